@@ -1,7 +1,7 @@
-"""A run: one launch of a training script on workers that each read their own partitions. The cluster manager.
+"""Runs: each launches a training script on workers that each read their own partitions.
 
-What a run is stands here: its record, states and orders, the rules by which it goes on (pure), its directory, and what
-a worker's process does first (standard library only). Around it: `hosts`, which host gets which partitions; `logs`,
-output as files that follow each other; `registry`, the run's rows in Ignite; `environments`, Python on the hosts;
-`handles`, a run as one looks at it; `supervision`, what makes it happen.
+The modules here define a run: its record, states and orders, the rules that decide its next step (pure), its directory,
+and the first steps of a worker's process (standard library only). Subpackages: `hosts` assigns partitions to hosts;
+`logs` follows and copies output files; `registry` stores the run's rows in Ignite; `environments` builds Python
+environments on the hosts; `handles` shows a run to users; `supervision` carries it out.
 """

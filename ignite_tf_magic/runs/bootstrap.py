@@ -1,7 +1,7 @@
-"""The first thing in a worker's process: it prepares the process, runs the script or command, reports the end.
+"""The entry point of a worker's process: prepares the process, runs the script or command, and reports how it ended.
 
-Started as `python -m ignite_tf_magic.runs.bootstrap TASK_FILE`. Standard library only, so that a
-process runs the user's script within some 100 ms, and under any interpreter that has this package.
+Started as `python -m ignite_tf_magic.runs.bootstrap TASK_FILE`. Uses the standard library only, so that the user's
+script starts within about 100 ms, under any interpreter that has this package.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ignite_tf_magic.runs.unhooked import UnhookedWatch
 
 _SITE_HOOK = str(Path(__file__).resolve().with_name("site_hook"))
 _SILENT_S, _PROBE_S = 2.0, 1.0
-_EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
+_EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may succeed
 
 
 def main() -> None:
-    """Run the task whose file is the only argument; ends the process with the script's exit code."""
+    """Run the task whose file is the only argument, and end the process with the script's exit code."""
     started_at, pid = time.time(), os.getpid()
     task = WorkerTask.read(Path(sys.argv[1]))
     faulthandler.enable()
@@ -66,19 +66,19 @@ def main() -> None:
     code = code if has_room or not code else _EXIT_TEMPORARY
     _flush()
     leaving.sweep()
-    # Destructors of libraries that still run threads may wait for ever while Python finalizes. What libraries of C have
-    # printed is out: Python has them write at once (PYTHONUNBUFFERED).
+    # While Python finalizes, destructors of libraries with running threads may block forever. Output of C libraries has
+    # already been written, because PYTHONUNBUFFERED makes them write at once.
     os._exit(code)
 
 
 def _end_as_python_does() -> None:
-    """Wait for the script's threads that are no daemons, and call what it has registered for its end."""
+    """Do what Python does at exit: join the script's non-daemon threads, then call its atexit handlers."""
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         try:
             step()
-        except SystemExit:  # SIGTERM: the waiting is over
+        except SystemExit:  # SIGTERM ends the waiting
             continue
-        except BaseException as error:  # noqa: BLE001 - as Python: it is said, and changes nothing
+        except BaseException as error:  # noqa: BLE001 - printed and otherwise ignored, as Python does
             sys.excepthook(type(error), error, error.__traceback__)
 
 
@@ -97,7 +97,7 @@ def _run(task: WorkerTask) -> tuple[int, BaseException | None]:
 
 
 def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> None:
-    """Wait until all servers listen; says after some seconds for which it waits."""
+    """Wait until all servers listen; after some seconds, print the names of the missing ones."""
     began_at = time.monotonic()
     tells_at, missing = began_at + _SILENT_S, dict(addresses)
     while missing := {name: address for name, address in missing.items() if not listens(address, _PROBE_S)}:
@@ -111,7 +111,10 @@ def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> Non
 
 
 def _lacks_room(error: BaseException | None) -> bool:
-    """Whether a full disk is behind an error; where its words go to may be full, too, so the exit code tells."""
+    """Return whether a full disk caused an error.
+
+    The file that receives the error message may be on the full disk too, so the exit code reports it.
+    """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -122,9 +125,9 @@ def _lacks_room(error: BaseException | None) -> bool:
 
 
 def _write_whole_lines() -> None:
-    """Have each line that is printed leave at once and whole, as at a terminal.
+    """Write each printed line at once and in one piece, as to a terminal.
 
-    Unbuffered, a text and the end of its line are two writes, and what a thread or a library of C logs comes between.
+    An unbuffered stream writes a text and its newline separately; output of threads or C libraries could come between.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -146,13 +149,13 @@ def _prepare(task: WorkerTask) -> None:
     _make_cwd(Path(task.cwd), task.copy_from)
     os.chdir(task.cwd)
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = task.cwd  # `-m` had put another there
+        sys.path[0] = task.cwd  # replaces the entry that `-m` added
     sys.argv = [task.script, *task.args]
 
 
 def _keep_port(port: int, preloaded: str | None, task: WorkerTask) -> None:
-    """See to it that servers of this task are reached from its host alone, in the processes below this one, too."""
-    # The user's own variables have come meanwhile.
+    """Make servers of this task, and of all processes below it, reachable only from its own host."""
+    # The user's own variables have been set since the start of the process.
     if first := loopback.joined(preloaded, os.environ.get(loopback.PRELOAD)):
         os.environ[loopback.PRELOAD] = first
     if loopback.keeps(port):
@@ -170,7 +173,7 @@ def _keep_port(port: int, preloaded: str | None, task: WorkerTask) -> None:
 
 
 def _hook_imports(task: WorkerTask) -> UnhookedWatch | None:
-    """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
+    """Register the calls that follow imports, for this process and all its child processes: any may be the worker."""
     defer_imports()
     for module, function in task.after_import.items():
         phases.call_after_import(module, partial(call_named, function))
@@ -186,7 +189,7 @@ def _hook_imports(task: WorkerTask) -> UnhookedWatch | None:
 
 
 def _why_alone(task: WorkerTask, watch: UnhookedWatch) -> str:
-    """Return why TensorFlow was used without the other workers, when no process has taken part for this one."""
+    """Return why TensorFlow ran without the other workers, if no process took part in the run for this worker."""
     if Path(task.claim_file).exists():
         return ""
     unusable = Path(f"{task.claim_file}.alone")  # written by the site hook
@@ -199,7 +202,7 @@ def _say(line: str) -> None:
 
 
 def _make_cwd(cwd: Path, copy_from: str) -> None:
-    """Make the directory, whole or not at all, so that an interrupted copy is not taken for one."""
+    """Create the directory atomically, so that an interrupted copy is never used."""
     if cwd.is_dir():
         return
     if not copy_from:
@@ -208,12 +211,12 @@ def _make_cwd(cwd: Path, copy_from: str) -> None:
     part = cwd.with_name(f"{cwd.name}.{os.getpid()}.part")
     shutil.copytree(copy_from, part, symlinks=True)
     part.chmod(0o700)
-    sync_disk(part)  # a power cut must not leave empty files under the name that a restart goes by
+    sync_disk(part)  # after a power cut, a restart must not find empty files under the final name
     part.rename(cwd)
 
 
 def _script_of(task: WorkerTask) -> Path | None:
-    """Return the script to run in this process, which can tell how it ends; None for any other command."""
+    """Return the script to run in this process, which can report how it ends; None for any other command."""
     if not task.command:
         return Path(task.script)
     if not is_python_script(task.command):
@@ -226,7 +229,7 @@ def _script_of(task: WorkerTask) -> Path | None:
 
 
 def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
-    """Run a program as this process's child, hand SIGTERM on to it, and end as it ends."""
+    """Run a program as a child of this process, forward SIGTERM to it, and return its exit code."""
     program = sys.executable if command[0] in ("python", "python3") else command[0]
     try:
         child = subprocess.Popen([program, *command[1:]])
@@ -243,25 +246,25 @@ def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
 
 
 def _run_script(script: Path, variables_from: str) -> None:
-    """Run the script as the main module, and keep that module: threads and atexit handlers need it."""
+    """Run the script as the main module. The module is kept because threads and atexit handlers need it."""
     module = ModuleType("__main__")
     module.__file__ = str(script)
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     if variables_from:
         module.__dict__.update(call_named(variables_from))
-    with tokenize.open(script) as file:  # as Python itself: a byte order mark, a coding line
+    with tokenize.open(script) as file:  # as Python does: handles a byte order mark or a coding line
         code = compile(file.read(), str(script), "exec", dont_inherit=True)
     exec(code, module.__dict__)  # noqa: S102 - what this program is for
 
 
 def _outcome_of(work: Callable[[], object]) -> tuple[int, BaseException | None]:
-    """Return with which exit code this process is to end when the work is over, and why it is not 0."""
+    """Call a function; return the exit code for this process, and the error if the code is not 0."""
     try:
         work()
     except SystemExit as error:
         return _exit_code_of(error), error if error.code else None
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the script's, and reported
+    except BaseException as error:  # noqa: BLE001 - any error is the script's and is reported
         _strip_own_frames(error)
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1, error
@@ -287,7 +290,7 @@ def _strip_own_frames(error: BaseException) -> None:
 def _report(
     task: WorkerTask, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
 ) -> bool:
-    """Write down how the script ended; tells whether there was room for it."""
+    """Write the report of how the script ended; return False if the disk is full."""
     ends_by_exit = error is None or isinstance(error, SystemExit)
     report = ExitReport(
         exit_code=code,
@@ -299,7 +302,7 @@ def _report(
     )
     try:
         report.write(Path(task.exit_file))
-    except OSError as failure:  # a full disk must not make a failure of a success
+    except OSError as failure:  # a full disk must not turn a success into a failure
         return not _lacks_room(failure)
     return True
 

@@ -1,7 +1,9 @@
-"""What a run's supervisor decides. Pure: a record, what hosts report and the time in; the next record out.
+"""The decisions of a run's supervisor. Pure.
 
-It may be asked any number of times with the same facts; nothing is done twice. Who supervises may change at any
-observation, so that all that matters is in the record.
+From the record, the hosts' reports and the time, the functions compute the next record.
+
+The functions are idempotent: the same facts may be passed any number of times. Another host may become the supervisor
+after any observation, so everything that matters is in the record.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ Reports = Mapping[str, HostReport]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a supervisor knows beside the record and the reports.
+    """What a supervisor knows in addition to the record and the reports.
 
     Attributes:
         time: Seconds since the epoch.
-        state_age_s: For how long the run has been in its state, on the supervisor's own clock.
-        stop_asked: Whether somebody asked for the run to be stopped.
-        owners_changed: Whether the cache's primary owners have settled on being others than the order's.
+        state_age_s: How long the run has been in its state, on the supervisor's own clock.
+        stop_asked: Whether a user asked to stop the run.
+        owners_changed: Whether the cache's primary owners differ from the order's and have stopped changing.
         may_lead: Whether this side of the cluster may start workers.
-        owners_changing: Whether they are others now, but have not settled.
-        why_stop: Why it is to be stopped.
+        owners_changing: Whether the owners differ from the order's but may still change.
+        why_stop: Why the run is to be stopped.
     """
 
     time: float
@@ -49,7 +51,7 @@ class Observation:
 
 
 def decide(record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts) -> RunRecord:
-    """Return the record that follows; the same one when nothing does."""
+    """Return the next record, or the same one if nothing changes."""
     if record.state.has_ended:
         return record
     record = _observe(record, reports, observation)
@@ -66,7 +68,7 @@ def decide(record: RunRecord, reports: Reports, observation: Observation, timeou
 
 
 def needs_plan(record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts) -> bool:
-    """Tell whether now is the time to find partitions and hosts for another generation."""
+    """Return whether it is time to assign partitions and hosts for another generation."""
     if record.state is RunState.QUEUED:
         return True
     if record.state is not RunState.RESTARTING or not observation.may_lead:
@@ -77,7 +79,7 @@ def needs_plan(record: RunRecord, reports: Reports, observation: Observation, ti
 
 
 def next_generation(record: RunRecord, seats: tuple[TaskSlot, ...]) -> RunRecord:
-    """Order another generation, with these seats."""
+    """Order another generation with these task slots."""
     event = RunEvent.ROOM_FOUND if record.state is RunState.QUEUED else RunEvent.STARTED_AGAIN
     order = Order(record.generation + 1, Phase.PREPARE, seats)
     workers = tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats)
@@ -87,12 +89,12 @@ def next_generation(record: RunRecord, seats: tuple[TaskSlot, ...]) -> RunRecord
 
 
 def give_up(record: RunRecord, reason: str) -> RunRecord:
-    """End a run that cannot be started again."""
+    """Fail a run that cannot be started again."""
     return _too_late(record, reason)
 
 
 def mark_stopped(record: RunRecord, now: float) -> RunRecord:
-    """End a run that was stopped while nobody supervised it, and of which nothing is left."""
+    """End a run that was stopped while it had no supervisor, and that has no processes left."""
     if record.state.has_ended:
         return record
     if record.state is RunState.FINISHING:
@@ -104,9 +106,9 @@ def mark_stopped(record: RunRecord, now: float) -> RunRecord:
 
 
 def all_gone(record: RunRecord, reports: Reports, timeouts: Timeouts) -> bool:
-    """Tell whether no worker of any generation can be alive: ended, as its host says, or out of its lease.
+    """Return whether no worker of any generation can be alive: its host reports its end, or its lease has expired.
 
-    Of earlier generations this was known before the order was made.
+    For earlier generations this was established before the order was made.
     """
     was_started = bool(record.order.addresses)
     return not was_started or all(
@@ -116,12 +118,12 @@ def all_gone(record: RunRecord, reports: Reports, timeouts: Timeouts) -> bool:
 
 
 def _is_empty(report: HostReport, generation: int, timeouts: Timeouts) -> bool:
-    # A host that only has no workers now may be starting one at this observation.
+    # A host with no workers now may be starting one at this moment, unless its fence is past the generation.
     is_closed = report.fence > generation and not report.living
     return is_closed or report.silent_s > timeouts.dead_after_s
 
 
-# What hosts report
+# Reports of the hosts
 
 
 def _observe(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
@@ -169,7 +171,7 @@ def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
     return found
 
 
-# While workers run, or should
+# While workers run or should run
 
 
 def _while_busy(
@@ -224,13 +226,13 @@ def _succeeded(record: RunRecord, event: RunEvent, now: float) -> RunRecord:
 
 
 def has_done_its_work(record: RunRecord) -> bool:
-    """Tell whether all tasks have succeeded that decide on the run."""
+    """Return whether all tasks whose success decides the run have succeeded."""
     deciding = [worker for worker in record.workers if record.role(worker.worker).decides]
     return bool(deciding) and all(worker.exit_code == 0 for worker in deciding)
 
 
 def _while_others_finish(record: RunRecord, observation: Observation) -> RunRecord:
-    """End servers when the script has succeeded; an evaluator has its time for what was saved last."""
+    """End servers once the script has succeeded, but give an evaluator time to evaluate the last checkpoints."""
     ended_at = max(each.ended_at or 0.0 for each in record.workers if record.role(each.worker).decides)
     evaluates = any(
         each.exit_code is None and record.role(each.worker).job == "evaluator" for each in record.workers
@@ -269,7 +271,7 @@ def _while_starting(record: RunRecord, reports: Reports, observation: Observatio
 
 
 def _addresses(order: Order, reports: Reports) -> tuple[str, ...]:
-    """Where each worker will listen; empty while a host has not said so."""
+    """Return each worker's TensorFlow address, or an empty tuple until all hosts have reported theirs."""
     found = []
     for seat in order.seats:
         report = reports.get(seat.host)
@@ -295,10 +297,10 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
 
 
 def _not_joined(record: RunRecord, observation: Observation) -> str | None:
-    """Say whom workers that have joined have long waited for; where none has, or all have, nobody waits.
+    """Return a message about workers that others have waited for too long, or None.
 
-    A process that runs is running: it may read or compute for long before it joins. Nobody can tell whether it will,
-    so it is told of and not ended; what ends a run in any case is its deadline.
+    None if all workers have joined, or none has. A running process may read or compute for a long time before it joins,
+    and nothing shows whether it ever will. So the run only reports the worker; the deadline ends the run at the latest.
     """
     alive = [
         worker
@@ -394,7 +396,7 @@ def _after_failure(record: RunRecord, reports: Reports, observation: Observation
         is_retryable = first is None or verdicts.is_retryable(first, ends.get(first.worker))
     obstacles = _obstacles(record, reports)
     found_a_port_taken = PORT_TAKEN in obstacles or verdicts.took_a_port(ends)
-    # Another run was faster: one that waits for room goes on waiting.
+    # Another run took the room first. A run that waits for room keeps waiting.
     was_late = record.spec.waits_for_room and bool(obstacles & NO_ROOM)
     tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if found_a_port_taken else 0)
     if is_retryable and (was_late or record.num_failures < tries) and not _is_over_time(record, observation):
@@ -412,13 +414,13 @@ def _after_failure(record: RunRecord, reports: Reports, observation: Observation
 
 
 def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
-    """Return what stood in the way of this generation on its hosts, by kind."""
+    """Return the kinds of errors that this generation met on its hosts."""
     mine = (reports[name] for name in record.order.hosts if name in reports)
     return {report.error.kind for report in mine if report.error and report.generation == record.generation}
 
 
 def cause_of_end(record: RunRecord) -> str:
-    """Say why a generation of workers has ended, or is being ended."""
+    """Return why a generation of workers has ended or is being ended, as text."""
     if record.state is RunState.STOPPED:
         return record.reason or "it was stopped"
     if not record.state.has_ended and record.state is not RunState.FAILING:
@@ -437,7 +439,7 @@ def _took_a_port(record: RunRecord) -> bool:
 
 
 def _with_past(record: RunRecord, observation: Observation) -> RunRecord:
-    """Remember the generation that has ended, once."""
+    """Add the ended generation to the past, once."""
     is_there = bool(record.past) and record.past[-1].generation == record.generation
     if is_there or not record.workers:
         return record

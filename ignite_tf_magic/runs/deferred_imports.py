@@ -1,12 +1,12 @@
-"""Parts of TensorFlow and Keras that hardly a training uses are imported when they are used, not with the rest.
+"""Speeds up the import of TensorFlow and Keras by deferring parts that few trainings use until they are used.
 
-`import tensorflow` brings tf.lite, for which it imports JAX where that is installed; Keras brings its wrappers for
-scikit-learn, and pictures of images by matplotlib, with all that these import in turn: a third of the time that a
-worker needs until it is ready. Only modules are named here that the rest imports and asks for nothing.
+`import tensorflow` imports tf.lite, which imports JAX where it is installed. Keras imports its scikit-learn wrappers
+and its matplotlib visualizations. With everything that these import in turn, they take a third of a worker's start
+time. Only modules are listed here that are imported by the rest and whose attributes are not used at import time.
 
-They also import libraries of others, where they are installed: pandas, to compare what a fit is given with its classes;
-JAX, to mend old ones for Orbax; requests and IPython, for what hardly anybody calls. That is another third. A module
-gets a stand-in of such a library, and nobody else does.
+Both also import third-party libraries where they are installed: pandas, to check the types of fit's arguments; JAX, to
+patch old versions for Orbax; requests and IPython, for rarely called functions. This takes another third. The importing
+module gets a stand-in for such a library; no other module sees the stand-in.
 
 Standard library only.
 """
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 from ignite_tf_magic.after_import import StandInLoader
 
-# What TensorFlow's and Keras' own `__init__` import and ask for nothing, as seen in TensorFlow 2.21 and Keras 3.15. A
-# version that has none of a name never imports it: nothing is deferred then, and all else is as before.
+# Modules that TensorFlow's and Keras' own `__init__` import without using their attributes, as seen in TensorFlow 2.21
+# and Keras 3.15. In other versions, a listed name that does not exist is never imported and has no effect.
 DEFERRED = (
     "tensorflow._api.v2.lite",
     "tensorflow._api.v2.compat.v1.lite",
@@ -38,12 +38,13 @@ DEFERRED = (
 
 
 class Guest(NamedTuple):
-    """A library that a module imports where it is installed, to use it seldom.
+    """A library that a module imports where it is installed, but seldom uses.
 
     Attributes:
-        name: The library; the module is given one that imports it when it is asked for something.
-        classes: What it may be asked for without that: classes, of which there is nothing before somebody imports them.
-        made_for: Another library. Where that is not installed, it is as if this one were not either.
+        name: The library. The module gets a stand-in, which imports the library when an attribute is used.
+        classes: Names of classes that the stand-in has without importing the library. They have no instances until
+            some module imports the library.
+        made_for: Another library. If it is not installed, importing `name` fails as if that were not installed either.
     """
 
     name: str
@@ -62,14 +63,14 @@ GUESTS = {
 
 
 def defer_imports(modules: Iterable[str] = DEFERRED, guests: Mapping[str, Guest] = GUESTS) -> MetaPathFinder:
-    """Have modules executed when somebody asks one for an attribute, from now on; those that are imported stay.
+    """Defer the execution of modules until one of their attributes is used. Modules imported before are not affected.
 
     Args:
-        modules: Those.
-        guests: What other modules import and can do without, by the names of these.
+        modules: Names of the modules to defer.
+        guests: Libraries to replace by stand-ins, by the name of the module that imports them.
 
-    Returns what was put in front of `sys.meta_path`. An error in a module reaches whoever asks it for something, each
-    time, as importing it again would.
+    Returns the finder that was inserted first in `sys.meta_path`. If executing a deferred module raises an error, each
+    use of an attribute raises it again, as importing the module again would.
     """
     finder = _DeferringFinder(modules, guests)
     sys.meta_path.insert(0, finder)
@@ -77,7 +78,7 @@ def defer_imports(modules: Iterable[str] = DEFERRED, guests: Mapping[str, Guest]
 
 
 class _DeferringFinder(MetaPathFinder):
-    """Finds modules by the finders that come after it, and has them executed later."""
+    """Finds modules through the finders after it, and makes their loaders execute them later."""
 
     def __init__(self, modules: Iterable[str], guests: Mapping[str, Guest]) -> None:
         self._modules = set(modules)
@@ -98,7 +99,7 @@ class _DeferringFinder(MetaPathFinder):
 
 
 class _LoaderWithout(StandInLoader):
-    """Executes a module as its own loader does, with something small in place of a library that it imports."""
+    """Executes a module with its own loader, while a library that it imports is replaced by a stand-in."""
 
     def __init__(self, loader: Loader, guest: Guest) -> None:
         super().__init__(loader)
@@ -112,7 +113,7 @@ class _LoaderWithout(StandInLoader):
         if found is None:
             self.loader.exec_module(module)
             return
-        # None: to import it is an ImportError.
+        # With None in `sys.modules`, importing the library raises ImportError.
         stand_in = None if guest.made_for else _LibraryToCome(guest, found)
         sys.modules[guest.name] = stand_in  # type: ignore[assignment]
         try:
@@ -123,7 +124,7 @@ class _LoaderWithout(StandInLoader):
 
 
 class _LibraryToCome(ModuleType):
-    """Has some classes of a library that nobody has imported yet; asked for anything else, it imports that."""
+    """A stand-in for a library that is not imported yet. It has some of its classes; other attributes import it."""
 
     def __init__(self, guest: Guest, spec: ModuleSpec) -> None:
         super().__init__(guest.name)
@@ -132,13 +133,13 @@ class _LibraryToCome(ModuleType):
             setattr(self, each, _ClassToCome(each, (), {"__module__": guest.name}))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what imports ask of a module
+        if name.startswith("__"):  # the import system looks for these
             raise AttributeError(name)
         return getattr(import_module(self.__name__), name)
 
 
 class _ClassToCome(type):
-    """A class that has no instances before its library has been imported, and then those of the library's own."""
+    """A stand-in for a class. It has no instances until its library is imported, then those of the real class."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls._of_the_library())
@@ -152,7 +153,7 @@ class _ClassToCome(type):
 
 
 class _DeferringLoader(StandInLoader):
-    """Makes a module that is executed by its own loader when an attribute is asked for that it does not have."""
+    """Loads a module that its own loader executes when an attribute is used that it does not have yet."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -161,11 +162,11 @@ class _DeferringLoader(StandInLoader):
 
 
 class _DeferredModule(ModuleType):
-    """A module that has its name, file and path, and nothing else until it is executed."""
+    """A module that has only its name, file and path until it is executed."""
 
     def __getattr__(self, name: str) -> Any:
         execution: _Execution | None = self.__dict__.get("__deferred__")
-        if execution is not None and not execution.has_made(self):  # it asks itself while it is executed
+        if execution is not None and not execution.has_made(self):  # accessed while being executed
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self)
         return getattr(self, name)
 
@@ -177,7 +178,7 @@ class _DeferredModule(ModuleType):
 
 
 class _Execution:
-    """The one time that a module is executed: other threads wait for its end."""
+    """The single execution of a module. Other threads wait until it has ended."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -185,7 +186,7 @@ class _Execution:
         self._is_under_way = False
 
     def has_made(self, module: ModuleType) -> bool:
-        """Execute the module unless that has been done; False to whom the module itself has called meanwhile."""
+        """Execute the module unless that was done; return False for calls from the module while it is executed."""
         with self._lock:
             if self._is_under_way:
                 return False

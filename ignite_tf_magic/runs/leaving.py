@@ -1,4 +1,4 @@
-"""The end of a worker's process that is asked to leave, or that nobody is left to ask."""
+"""Ends a worker's process on SIGTERM, and when the run's owner has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASK_AGAIN_S = 0.01
 
 
 class Leaving:
-    """Ends the process when it is asked to, or when the run's owner has ended."""
+    """Ends the process on SIGTERM, or when the run's owner has ended."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -35,13 +35,13 @@ class Leaving:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        if not self.asked:  # once: a second SIGTERM must not disturb a script that is saving
+        if not self.asked:  # a second SIGTERM must not interrupt a script that is saving
             self.asked = True
             raise SystemExit(_EXIT_SIGTERM)
 
     @contextlib.contextmanager
     def insisting(self) -> Iterator[None]:
-        """Have an end that Python ignored asked for again: a finalizer that SIGTERM falls into cannot raise."""
+        """Repeat SIGTERM if Python ignored it because it arrived in a finalizer, where exceptions have no effect."""
         previous = sys.unraisablehook
 
         def ask_again(unraisable: sys.UnraisableHookArgs) -> None:
@@ -62,20 +62,20 @@ class Leaving:
                 sys.unraisablehook = previous
 
     def _before_fork(self) -> None:
-        """Hold SIGTERM back: Python forgets what a forked child receives before its signals are set up."""
+        """Block SIGTERM: a forked child loses signals that it receives before Python has set up its handlers."""
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _after_fork(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _in_child(self) -> None:
-        """Let SIGTERM end the script's own children at once, as multiprocessing expects."""
+        """Let SIGTERM end the script's own child processes at once, as multiprocessing expects."""
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._after_fork()
 
     def watch_owner(self, owner_lock: Path) -> None:
-        """End the process once nobody holds the lock any more, and its group after the grace."""
+        """End the process once the lock is free, and kill its process group after the grace period."""
         threading.Thread(
             target=self._wait_for_owner, args=(owner_lock,), name="owner-watch", daemon=True
         ).start()
@@ -90,7 +90,7 @@ class Leaving:
         kill_group(os.getpid())
 
     def sweep(self) -> None:
-        """Kill what the process has started, and itself, if the run's owner has gone: nobody else is left to do it."""
+        """Kill the process group, this process included, if the owner has ended: no other process would do it."""
         if self._owner_gone:
             kill_group(os.getpid())
 
@@ -99,4 +99,4 @@ def _send_sigterm() -> None:
     if sys.platform == "win32":
         signal.raise_signal(signal.SIGTERM)  # os.kill would end the process without its handlers
     else:
-        os.kill(os.getpid(), signal.SIGTERM)  # goes to the main thread, and interrupts its waiting
+        os.kill(os.getpid(), signal.SIGTERM)  # interrupts the main thread while it waits

@@ -1,4 +1,4 @@
-"""Whether a server of a run is there. Standard library only, as workers begin with it."""
+"""Checks whether a run's server listens. Standard library only, because workers use it at their start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ignite_tf_magic.runs.loopback import TUNNEL
 
 
 def listens(address: str, timeout_s: float) -> bool:
-    """Tell whether anybody listens at "host:port"; a host of IPv6 may stand in brackets."""
+    """Return whether a server listens at "host:port"; an IPv6 host may be in brackets."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as there:
@@ -19,9 +19,10 @@ def listens(address: str, timeout_s: float) -> bool:
 
 
 def _stays(there: socket.socket) -> bool:
-    """Tell whether a connection lasts: a tunnel takes any, and ends it when nobody listens at its other end.
+    """Return whether a connection lasts.
 
-    Servers of TensorFlow speak first, so this seldom waits.
+    A tunnel accepts any connection and closes it if nothing listens at its other end. TensorFlow's servers send first,
+    so this seldom waits.
     """
     try:
         return there.recv(1) != b""

@@ -1,6 +1,7 @@
-"""What whoever supervises a run asks of its hosts, and what they answer. Values that travel as JSON.
+"""Orders from a run's supervisor to its hosts, and the hosts' reports. The values travel as JSON.
 
-An order is the wanted state, not a message: it may be lost, doubled or read late. A host that has it makes it so.
+An order is the wanted state, not a message. It may be lost, duplicated or read late; a host that has it establishes
+that state.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from ignite_tf_magic.launch.jobs import JobStatus
 
 T = TypeVar("T")
 
-# Why a host refuses to start a worker: other jobs have the GPUs, ports of the range or memory, or this very port.
+# Why a host refuses to start a worker: other jobs hold the GPUs, the ports of the range or memory; or this one port.
 NO_ROOM = frozenset({"no_gpu", "no_ports", "no_memory"})
 PORT_TAKEN = "port_taken"
 
 
 class Phase(Enum):
-    """How far the workers of a generation have been asked to go."""
+    """The step that the workers of a generation have been ordered to take."""
 
-    NONE = "none"  # nothing is asked for yet
-    PREPARE = "prepare"  # find ports; older workers have been confirmed dead
-    RUN = "run"  # every host's address is known: start
-    END = "end"  # SIGTERM, grace, SIGKILL
+    NONE = "none"  # nothing is ordered yet
+    PREPARE = "prepare"  # reserve ports; all older workers are confirmed dead
+    RUN = "run"  # start: the addresses of all hosts are known
+    END = "end"  # SIGTERM, grace period, SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class TaskSlot:
     """The place of one task in one generation.
 
     Attributes:
-        worker: The task's number; those of workers come first.
+        worker: The task's number; workers come first.
         host: Name of the host on which it runs.
-        node: Ignite's node there, "host:port" as that host reaches it; the worker knocks there first.
-        partitions: Ascending; none for a task that is no worker; None reads the cache whole.
-        rows: Rows that it reads.
-        is_counted: Whether somebody has counted these; else they are its part of what its node has told.
-        local_rows: Rows that a node of its own host holds.
+        node: Ignite node that the task connects to first, as "host:port" reachable from that host.
+        partitions: Partitions to read, ascending; empty for a task that is not a worker; None reads the whole cache.
+        rows: Number of rows that it reads.
+        is_counted: Whether `rows` was counted; else it is the partitions' share of their nodes' row counts.
+        local_rows: Number of its rows that are stored on a node of its own host.
     """
 
     worker: int
@@ -56,9 +57,9 @@ class Order:
     """The wanted state of a run's hosts.
 
     Attributes:
-        generation: Counts the launches of all workers, from 1.
-        addresses: "host:port" of each task's TensorFlow server, in the order of the tasks; known from RUN on.
-        reason: Why workers are ended, in words, in the phase END.
+        generation: Number of the launch of all workers, counted from 1.
+        addresses: "host:port" of each task's TensorFlow server, in task order; known from RUN on.
+        reason: Why workers are being ended, as text; used in the phase END.
     """
 
     generation: int = 0
@@ -68,21 +69,21 @@ class Order:
     reason: str = ""
 
     def on(self, host: str) -> tuple[TaskSlot, ...]:
-        """The seats of one host."""
+        """Return the task slots of one host."""
         return tuple(seat for seat in self.seats if seat.host == host)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts that have seats, in the order of the workers."""
+        """The hosts that have task slots, in worker order."""
         return tuple(dict.fromkeys(seat.host for seat in self.seats))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a form that `json` writes."""
+        """Return a form that `json` can write."""
         return {**asdict(self), "phase": self.phase.value}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Order:
-        """Read what `to_json` gave."""
+        """Create an order from the result of `to_json`."""
         seats = tuple(_seat(each) for each in found.get("seats", ()))
         return cls(
             **{
@@ -105,17 +106,17 @@ def _seat(found: Mapping[str, Any]) -> TaskSlot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How a worker's process ended, as its host knows.
+    """How a worker's process ended, as far as its host knows.
 
     Attributes:
-        code: As Popen gives it; negative is a signal. None: nobody saw it end.
-        reason: "exited" by itself, or why its shim ended it.
-        oom: Whether the system killed it for want of memory.
-        full_disk: A place of its host whose disk was full, or could only be read, then.
-        ended_at: When the script ended where it told so, else the process; seconds since the epoch.
-        asked_to_end: Whether the script ended because it was sent SIGTERM.
+        code: Return code as in Popen; negative after a signal. None if no process saw it end.
+        reason: "exited" if it ended by itself, else why its shim ended it.
+        oom: Whether the system killed it for lack of memory.
+        full_disk: Place on its host whose disk was full or read-only at that time.
+        ended_at: When the script ended if the worker reported it, else when the process ended; seconds since the epoch.
+        asked_to_end: Whether the script ended because of SIGTERM.
         exception: Name of the exception's class.
-        traceback: As Python prints it.
+        traceback: The traceback as Python prints it.
         last_lines: The end of its output.
     """
 
@@ -131,16 +132,16 @@ class WorkerEnd:
 
     @property
     def words(self) -> str:
-        """What it said at its end."""
+        """The last lines of its output, and its traceback."""
         return "\n".join([*self.last_lines, self.traceback or ""])
 
 
 @dataclass(frozen=True, slots=True)
 class HostProblem:
-    """Why a host cannot do what it was asked.
+    """Why a host cannot carry out an order.
 
     Attributes:
-        kind: As agents name it ("disk_full"), or the class of the error.
+        kind: The agent's name for the problem ("disk_full"), or the class of the error.
         is_retryable: Whether another attempt may succeed.
     """
 
@@ -151,16 +152,16 @@ class HostProblem:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a host has for the workers of a run.
+    """A host's resources for the workers of a run.
 
     Attributes:
-        num_gpus: All that it has.
-        free_gpus: Those that no job has.
-        free_ports: In the range that the run may use, counted up to what it needs; None where any port will do.
-        memory_bytes: All that it has.
-        free_memory_bytes: What jobs with a limit leave of it.
-        holders: Which runs hold what, in words.
-        error: Why nothing is known.
+        num_gpus: Total number of GPUs.
+        free_gpus: GPUs that no job holds.
+        free_ports: Free ports in the run's port range, counted up to the number it needs; None if any port will do.
+        memory_bytes: Total memory.
+        free_memory_bytes: Memory minus the limits of the jobs that have one.
+        holders: Which runs hold which resources, as text.
+        error: Why the resources are unknown.
     """
 
     num_gpus: int = 0
@@ -174,25 +175,25 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What a host answers.
+    """A host's answer to an order.
 
     Attributes:
-        generation: Of the order it speaks of.
-        reachable: Whether it was heard from lately.
-        silent_s: For how long its workers have had no new lease, at most; on the reader's own clock.
-        ports: Port of each worker that has a seat there, from PREPARE on.
-        address: By which other hosts reach it.
+        generation: Generation of the order that it answers.
+        reachable: Whether the host has answered lately.
+        silent_s: For how many seconds no lease of its workers can have been renewed, on the reader's own clock.
+        ports: Port of each worker that has a task slot there, from PREPARE on.
+        address: Address at which other hosts reach it.
         up: Workers whose servers listen.
-        phases: What workers do, of `runs.phases`, as far as they have told.
-        pids: Process of each worker of this generation.
-        respawns: How often the processes of workers were started again in this generation; none is 0.
+        phases: Current phase of each worker that has reported one, of `runs.phases`.
+        pids: Process id of each worker of this generation.
+        respawns: How often each worker's process was started again in this generation; workers with 0 are left out.
         ends: How workers of this generation ended.
-        last_lines: What workers that others wait for have said last.
-        living: Jobs of any generation of this run that have not ended there, or whose end is not among `ends` yet.
-        fence: The host starts nothing of lower generations any more, and had not before `living` was seen.
-        stop_asked: Whether somebody asked there for the run to be stopped.
-        error: What stands in the way of the order.
-        room: What it has for workers; told while the run waits to be started.
+        last_lines: Last output line of each worker that others wait for.
+        living: Jobs of any generation of this run that have not ended there, or whose end is not in `ends` yet.
+        fence: The host no longer starts anything of lower generations. This held before `living` was read.
+        stop_asked: Whether a user on that host asked to stop the run.
+        error: What keeps the host from carrying out the order.
+        room: Resources for workers; reported while the run waits to be started.
     """
 
     host: str
@@ -214,12 +215,12 @@ class HostReport:
     room: Capacity | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a form that `json` writes; who reads it judges silence anew."""
+        """Return a form that `json` can write; the reader judges anew how long the host has been silent."""
         return {**asdict(self), "up": sorted(self.up)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], *, reachable: bool, silent_s: float) -> HostReport:
-        """Read what `to_json` gave."""
+        """Create a report from the result of `to_json`."""
         ends = {
             int(worker): WorkerEnd(
                 **{**known_fields(WorkerEnd, end), "last_lines": tuple(end.get("last_lines", ()))}
@@ -255,17 +256,17 @@ def _by_worker(found: Mapping[str, T]) -> dict[int, T]:
 
 
 def known_fields(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an object that a newer version may have written, what this version knows."""
+    """Return the fields that this version knows, of an object that a newer version may have written."""
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in found.items() if name in names}
 
 
 def job_name(generation: int, worker: int) -> str:
-    """Name of a worker's job on its host."""
+    """Return the name of a worker's job on its host."""
     return f"g{generation}-worker-{worker}"
 
 
 def place_of(job: JobStatus) -> tuple[int, int] | None:
-    """Generation and worker of a job; None for one that is no worker."""
+    """Return the generation and worker of a job, or None for a job that is not a worker."""
     head, _, worker = job.name.partition("-worker-")
     return (int(head[1:]), int(worker)) if head[1:].isdigit() and worker.isdigit() else None

@@ -1,10 +1,10 @@
-"""A worker's process that was started early: it imports TensorFlow, waits for a task, and is then as one started anew.
+"""A process that is started before its worker's task exists: it imports TensorFlow, then waits for the task.
 
-Started as `python -m ignite_tf_magic.runs.parked SOCKET`, the number of a descriptor, with what to import on its
-standard input. One message at the socket says which program it is to become; its arguments, environment, directories,
-standard streams and main module are then those that the program would have had from its start. What it has imported is
-hidden until it is imported again, so that what follows an import follows it then. Where it cannot be sure of that it
-starts the program in its place, cold. Standard library only.
+Started as `python -m ignite_tf_magic.runs.parked SOCKET`, where SOCKET is the number of a descriptor. Standard input
+lists the modules to import. One message at the socket names the program that the process becomes. Its arguments,
+environment, directories, standard streams and main module are then the same as if it had been newly started as that
+program. Modules imported early are hidden until the program imports them, so that calls that follow an import work as
+usual. If the process cannot guarantee this, it starts the program anew in its place. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Stamps = dict[str, "tuple[int, ...] | None"]
 
 
 def main() -> None:
-    """Do what this module does; the process ends as the program that it becomes."""
+    """Import the modules, wait for the message, and become the program that it names."""
     control = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(os.read(0, 1 << 20))
     before = _stamps()
@@ -47,12 +47,12 @@ def main() -> None:
     _take_place(job)
     if not (is_warm and is_the_same):
         _start_cold(argv)
-    os.write(1, said)  # what an import says, it says in the log of a cold process
+    os.write(1, said)  # repeat output of the imports, which in a newly started process is in the log
     _become(argv, empty, settings["hidden"])
 
 
 def _has_imported(environment: Mapping[str, str | None], modules: Sequence[str]) -> bool:
-    """Import as a worker with that environment does; False when that failed, as it will where the script does."""
+    """Import modules as a worker with that environment does; return False if an import fails."""
     for name, value in environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -62,16 +62,16 @@ def _has_imported(environment: Mapping[str, str | None], modules: Sequence[str])
     try:
         for module in modules:
             importlib.import_module(module)
-    except Exception:  # noqa: BLE001 - whatever it is, the script's own import says it, in a process started anew
+    except Exception:  # noqa: BLE001 - the script's own import raises it again, in a new process
         return False
-    sys.meta_path.remove(deferring)  # the bootstrap has one of its own
+    sys.meta_path.remove(deferring)  # the bootstrap adds its own
     return True
 
 
 def _stamps() -> Stamps:
-    """Return what tells whether an import would still find the same."""
+    """Return the state of the import paths. It changes if an import might find other modules or settings."""
     keras_home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")  # noqa: PTH111 - no RuntimeError
-    # A parcel's name says what is in it, and hosts note at its directory when it was last used.
+    # Exclude bundles: their names identify their content, and hosts record the last use in the directory's times.
     others = [path for path in sys.path[1:] if Path(path).parent.name != "parcels"]
     paths = [
         *others,
@@ -91,7 +91,7 @@ def _stamp(path: str) -> tuple[int, ...] | None:
 
 
 def _await_job(control: socket.socket) -> dict[str, Any]:
-    """Wait for the message; this process ends when none can come any more."""
+    """Wait for the message, or end this process if none can come any more."""
     descriptors = array.array("i")
     data, ancillary, _, _ = control.recvmsg(1 << 16, socket.CMSG_SPACE(8 * descriptors.itemsize))
     for _, _, content in ancillary:
@@ -102,13 +102,13 @@ def _await_job(control: socket.socket) -> dict[str, Any]:
         data = control.recv(1 << 16)
     try:
         job: dict[str, Any] = json.loads(b"".join(pieces))
-    except ValueError:  # nothing, or not all of it
+    except ValueError:  # the message is missing or incomplete
         os._exit(0)
     return {**job, "descriptors": list(descriptors)}
 
 
 def _take_place(job: Mapping[str, Any]) -> None:
-    """Give this process all that the program has from the system."""
+    """Take over the standard streams, directory, umask and environment that the system would give the program."""
     job_input, log, cwd = job["descriptors"]
     for descriptor, target in ((job_input, 0), (log, 1), (log, 2)):
         os.dup2(descriptor, target)
@@ -122,17 +122,16 @@ def _take_place(job: Mapping[str, Any]) -> None:
 
 
 def _start_cold(argv: list[str]) -> NoReturn:
-    """Replace this process by the program."""
+    """Replace this process with a new start of the program."""
+    # Python ignores these signals, and a new program would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # Python ignores them, and a program begins with what it is left
-    os.execvp(argv[0], argv)  # noqa: S606 - what this program is for
+        signal.signal(number, signal.SIG_DFL)
+    os.execvp(argv[0], argv)  # noqa: S606 - the purpose of this program
 
 
 def _become(argv: list[str], empty: str, hidden: Sequence[str]) -> None:
-    """Run the program's main module as `python -m` does."""
-    main_module = sys.modules["__main__"]  # kept: this code uses its variables
+    """Run the program's main module, as `python -m` does."""
+    main_module = sys.modules["__main__"]  # kept alive, because this code uses its variables
     module = ModuleType("__main__")
     names = vars(module)
     names["__builtins__"] = builtins
@@ -151,10 +150,10 @@ def _become(argv: list[str], empty: str, hidden: Sequence[str]) -> None:
 
 
 class _HiddenModules(MetaPathFinder, Loader):
-    """Keeps modules that were imported until they are imported again; then they are the same.
+    """Hides imported modules until they are imported again; the import returns the same modules.
 
     Args:
-        names: The modules; to import the last one has imported the others, and does so again.
+        names: The modules. Importing the last one imported the others, and does so again.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -165,7 +164,7 @@ class _HiddenModules(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find one of the modules."""
+        """Return a spec for one of the hidden modules."""
         del path, target
         if fullname not in self._modules:
             return None
@@ -175,11 +174,11 @@ class _HiddenModules(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return what was imported."""
+        """Return the module that was imported before."""
         return self._modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own names back; it was executed."""
+        """Restore the module's own spec and loader. The module was executed before."""
         name = next(name for name, each in self._modules.items() if each is module)
         del self._modules[name]
         module.__spec__ = own = self._specs[name]

@@ -1,6 +1,6 @@
-"""What a worker's process does until its training goes on, in a file beside its log, for whoever waits for it.
+"""Reports what a worker's process does until its training runs, in a file beside its log.
 
-Standard library only: processes below a worker's may run any Python.
+Standard library only, because child processes of a worker may run any Python.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLOW_IMPORT = "tensorflow"
 
 
 def tell_phase(phase: str) -> None:
-    """Write down what this process does now. What cannot be written is not told."""
+    """Write the current phase of this process to its file. Errors are ignored."""
     path = os.environ.get(FILE)
     if not path:
         return
@@ -32,13 +32,13 @@ def tell_phase(phase: str) -> None:
             os.write(descriptor, phase.encode())
         finally:
             os.close(descriptor)
-        os.replace(part, path)  # noqa: PTH105 - in a process that may know no pathlib yet
+        os.replace(part, path)  # noqa: PTH105 - some processes have not imported pathlib yet
     except OSError:  # a full disk
         return
 
 
 def call_after_import(module: str, call: Callable[[], None]) -> None:
-    """Call a function when a module has been imported; tell of an import that takes long."""
+    """Call a function after a module has been imported. For TensorFlow, whose import is slow, report the phase too."""
     if module != _SLOW_IMPORT:
         after_import(module, call)
         return

@@ -1,4 +1,4 @@
-"""Ways to hosts from here: to this machine through a pipe, others by SSH."""
+"""Opens connections to hosts from this machine: to itself through a pipe, to others by SSH."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord
 
 
 class KeptHosts:
-    """Connected hosts that nobody uses at the moment. Thread-safe."""
+    """Connected hosts that are not in use at the moment. Thread-safe."""
 
     def __init__(self) -> None:
         self._hosts: dict[tuple[str | None, ...], Host] = {}
         self._is_over = False
 
     def take(self, record: HostRecord) -> Host | None:
-        """Return a host, for the caller to close, if there is one."""
+        """Return a host, which the caller must close, or None."""
         return self._hosts.pop(_way_to(record), None)
 
     def put(self, record: HostRecord, host: Host) -> None:
-        """Keep a host, or close it when it is too late for that."""
+        """Keep a host for the next user, or close it if this object has been closed."""
         before = host if self._is_over else self._hosts.pop(_way_to(record), None)
         if not self._is_over:
             self._hosts[_way_to(record)] = host
@@ -36,7 +36,7 @@ class KeptHosts:
             before.close()
 
     def close(self) -> None:
-        """Close those that nobody has taken."""
+        """Close the hosts that are not in use."""
         self._is_over = True
         while self._hosts:
             self._hosts.popitem()[1].close()
@@ -48,14 +48,14 @@ def _way_to(record: HostRecord) -> tuple[str | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What this process needs to reach a run's hosts.
+    """The settings that this process needs to reach a run's hosts.
 
     Attributes:
-        root: Directory of this package's state on this machine.
-        ssh: How SSH is used.
-        timeouts: How long to wait for hosts.
-        kept: Hosts that stay connected for whoever opens them next; see `keeping`.
-        roots: Directories of this package's state on other hosts, by their ssh names, where they are configured.
+        root: State directory of this package on this machine.
+        ssh: Settings for SSH.
+        timeouts: Timeouts of the connections to hosts.
+        kept: Hosts that stay connected and are used again by the next `open`; see `keeping`.
+        roots: State directories of this package on other hosts, by SSH name, where they are configured.
     """
 
     root: Path
@@ -65,13 +65,13 @@ class Reach:
     roots: Mapping[str, str] = field(default_factory=dict)
 
     def seen_from_here(self, record: RunRecord, *, is_verified: bool) -> tuple[HostRecord, ...]:
-        """Return a run's hosts as this machine reaches them; the run may have been started on another.
+        """Return a run's hosts as this machine reaches them; the run may have been started on another machine.
 
         Args:
-            record: The run's.
-            is_verified: Whether only this user can have written it. Of one that anybody may have written no more is
-                taken than which hosts there are: SSH checks their keys, and what is started there, and where, is said
-                by the configuration here.
+            record: The run's record.
+            is_verified: Whether only this user can have written the record. From an unverified record, only the hosts'
+                names, SSH names and addresses are used: SSH checks the hosts' keys, and the configuration here decides
+                what is started there and where.
         """
         hosts = record.hosts
         if record.owner_host != socket.gethostname():
@@ -89,7 +89,7 @@ class Reach:
         )
 
     def open(self, host: HostRecord) -> Host:
-        """Return a host; it is connected to at its first call. Close it."""
+        """Return a host, which connects at its first call. The caller must close it."""
         kept = self.kept.take(host) if self.kept is not None else None
         return kept or self._new(host)
 
@@ -102,7 +102,7 @@ class Reach:
 
     @contextmanager
     def visiting(self, hosts: Iterable[HostRecord]) -> Iterator[list[Host]]:
-        """Yield hosts for a moment; afterwards they are closed, or kept for the next visitor."""
+        """Yield hosts for a short time; afterwards they are closed, or kept for the next caller."""
         with ExitStack() as leaving:
             yield [self._visit(host, leaving) for host in hosts]
 
@@ -116,9 +116,10 @@ class Reach:
 
     @contextmanager
     def keeping(self) -> Iterator[Reach]:
-        """Keep hosts connected from one visit to the next, and to who opens them to stay; then as before.
+        """Yield a `Reach` that keeps hosts connected between its calls of `visiting` and `open`.
 
-        Starting a run asks its hosts several things, one after the other; connecting is what takes long.
+        Starting a run sends several requests to its hosts, one after another, and connecting is the slow part. The
+        hosts that are left are closed at the end.
         """
         kept = KeptHosts()
         try:

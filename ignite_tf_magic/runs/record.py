@@ -1,7 +1,7 @@
-"""The record of a run: what is written down, and what others see of it.
+"""The record of a run: what is stored about it, and the summary that users see.
 
-Strict when written, tolerant when read: unknown fields of a newer version are passed over, missing ones
-of an older one have defaults.
+Writing is strict and reading is tolerant: unknown fields from a newer version are ignored, and fields that an
+older version lacks have defaults.
 """
 
 from __future__ import annotations
@@ -36,36 +36,38 @@ _MOST_KNOWN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a person asks for and its hosts go by as it stands.
+    """Options that a user passes and the run's hosts use unchanged.
 
     Attributes:
-        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. None is each host's
-            configured one, on the machine where the run was started that of its starter.
-        deadline_s: How long the run may take in all; None takes the configured time, and has no limit where none is.
-        script_name: What tracebacks call the script.
-        command: Program and arguments that each worker runs, in a copy of the job's directory, instead of a script;
+        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. None uses each host's
+            configured interpreter; on the machine where the run was started, the interpreter that started it.
+        deadline_s: Time limit for the whole run. None uses the configured limit, or no limit if none is configured.
+        script_name: Name of the script in tracebacks.
+        command: Program and arguments that each worker runs instead of a script, in a copy of the job's directory;
             "python" is the workers' interpreter.
         args: The script's arguments.
-        start_timeout_s: How long hosts may take to start the workers' processes; a run for which that is not enough
-            fails. Workers of several that have not joined the first of them for as long are told of. None has no limit.
-        hosts: Only these get workers; empty allows all that hold partitions.
-        num_gpus: Of each worker, for itself alone. With 0 workers see all GPUs of their host, as any program does.
-        memory_bytes: Of each worker with all that it starts, at most: a worker that has more is ended, and its host has
-            room for it only where runs with such limits leave so much. With 0 there is no limit.
-        allow_partial: Whether it may train on what is left of a cache that lost rows, or on a side of a split cluster.
-        priority: Among runs that wait for room those with a higher one come first, then those that wait longer.
-        survives_s: For how long its workers live on when the process that owns it ends in good order, as a kernel does
-            that is restarted, so that another one may take it over. With 0 they end with it.
-        num_ps: Parameter servers beside the workers.
-        chief: Where the script runs that drives the workers: a host, "here" for this machine, "random" for any host
-            that the run may use; empty for worker 0's.
-        has_evaluator: Whether one more task runs the script, to evaluate what the others save.
+        start_timeout_s: Time limit for the hosts to start the workers' processes; the run fails if it passes. It is
+            also the time after which the run reports workers that have not joined those that have. None has no limit.
+        hosts: The only hosts that may run workers; empty allows all hosts that hold partitions.
+        num_gpus: GPUs reserved for each worker. With 0, workers see all GPUs of their host, as any program does.
+        memory_bytes: Memory limit of each worker together with all processes that it starts. A worker that exceeds the
+            limit is ended. A host accepts a worker only if the limits of other runs leave enough memory. 0 is no limit.
+        allow_partial: Whether the run may train on the rest of a cache that lost rows, or on one side of a split
+            cluster.
+        priority: Runs waiting for room start in order of priority, highest first, then in order of waiting time.
+        survives_s: How long workers keep running after the owner process exits cleanly, as a restarted kernel does, so
+            that another process can take over. With 0, they end with the owner.
+        num_ps: Number of parameter servers beside the workers.
+        chief: Where the script that drives the workers runs: a host, "here" for this machine, or "random" for any host
+            that the run may use; empty is the host of worker 0.
+        has_evaluator: Whether an additional task runs the script to evaluate what the others save.
         compat: Whether workers may import `tensorflow.contrib.ignite`, which TensorFlow had until 1.15.
-        finish_timeout_s: So long an evaluator may go on when the script has succeeded.
-        tags: Words by which it is found and compared.
-        note: What its starter wants to remember of it.
-        tunnel: Whether its tasks reach each other through SSH alone, carried by the process that owns the run, and
-            their ports are kept to their hosts; where that cannot be it does not start. It then needs no `survives_s`.
+        finish_timeout_s: How long an evaluator may continue after the script has succeeded.
+        tags: Labels for finding and comparing runs.
+        note: Free text from the user who started the run.
+        tunnel: Whether tasks reach each other only through SSH connections of the owner process, and their ports accept
+            connections only from their own host. The run does not start where that is impossible. Such a run cannot
+            use `survives_s`.
     """
 
     python: str | None = None
@@ -90,29 +92,30 @@ class RunOptions:
     tunnel: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Return these alone, by their names."""
+        """Return only the fields of `RunOptions`, by name."""
         return {each.name: getattr(self, each.name) for each in fields(RunOptions)}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec(RunOptions):
-    """What a run was asked for; the same for its whole life.
+    """The request that a run was started with. It stays the same for the whole life of the run.
 
     Attributes:
-        strategy: How its tasks work together.
-        cwd: Directory of workers on the machine where the run was started; elsewhere they have one of their own.
-        package: Digest of the parcel with this package for hosts of other machines.
-        job_parcel: Digest of the parcel with the job's directory.
-        after_import: Functions, as "package.module:function", that workers call when a module has been imported.
-        variables_from: A function, named likewise, whose dict a script finds as variables; empty for none.
-        environment: More variables of the workers' processes.
-        max_restarts: So many failures in a row lead to a restart.
-        restarts_on_rebalance: Whether a change of the cache's primary owners restarts the workers.
-        port_range: Where TensorFlow's servers listen, both ends included; None takes any free port.
-        log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
-        requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
-        waits_for_room: Whether it waits for GPUs and ports that other runs hold.
-        made_with: The commit of its directory and versions, where it was started, by their names.
+        strategy: How the run's tasks work together.
+        cwd: Working directory of workers on the machine where the run was started. Other hosts use their own.
+        package: Digest of the bundle with this package, for hosts on other machines.
+        job_parcel: Digest of the bundle with the job's directory.
+        after_import: Functions, as "package.module:function", that workers call after importing a module, by module.
+        variables_from: A function in the same notation. It returns the script's predefined variables as a dict. Empty
+            for none.
+        environment: Additional environment variables for the workers' processes.
+        max_restarts: Maximum number of restarts after consecutive failures.
+        restarts_on_rebalance: Whether workers are restarted when the cache's primary owners change.
+        port_range: Ports for TensorFlow's servers, both ends included; None uses any free port.
+        log_limit_bytes: Size limit of each worker's log; the older half of a longer log is deleted. None keeps all.
+        requirements: Name of the requirements file of the workers' environments; None builds no environments.
+        waits_for_room: Whether the run waits for GPUs and ports that other runs hold.
+        made_with: The commit of the working directory and the package versions where the run was started, by name.
     """
 
     cache: str
@@ -134,28 +137,28 @@ class RunSpec(RunOptions):
 
     @property
     def runs_script(self) -> bool:
-        """Whether its workers run Python code in their own process, not a program beside it."""
+        """Whether workers run Python code in their own process instead of starting another program."""
         return not self.command or is_python_script(self.command)
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """What each of its tasks does, in their order."""
+        """The role of each task, in task order."""
         return roles_of(self.strategy, self.num_workers, self.num_ps, self.has_evaluator)
 
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """A host that a run may use, and how it is reached.
+    """A host that a run may use, and how to reach it.
 
     Attributes:
-        ssh: Its name for SSH; None for the machine on which the run was started.
-        root: Directory of this package's state there.
-        python: Interpreter of workers there.
-        agent_python: Interpreter of the agent there, 3.8 or later.
-        addresses: Those that tell it from other hosts, best first.
-        tf_address: By which other hosts reach it, where that was configured.
-        environment: Directory of the virtual environment whose interpreter runs the workers there; None uses `python`.
-        nodes: Ids of those of its nodes that no address tells, as they were when the workers were placed.
+        ssh: SSH name of the host; None for the machine on which the run was started.
+        root: State directory of this package on the host.
+        python: Interpreter of the workers.
+        agent_python: Interpreter of the agent, 3.8 or later.
+        addresses: Addresses that only this host has, best first.
+        tf_address: Address at which other hosts reach it, if configured.
+        environment: Directory of the virtual environment whose interpreter runs the workers; None uses `python`.
+        nodes: Ids of the host's nodes that no address identifies, from the time when the workers were placed.
     """
 
     name: str
@@ -171,21 +174,21 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One task of a run, in its latest generation.
+    """The status of one task of a run, in its latest generation.
 
     Attributes:
-        worker: Its number among all tasks, of which the workers are the first.
-        rows: Rows of its partitions.
-        pid: Its process on its host, None before it was started.
-        joined_at: When its TensorFlow server was first seen to listen; seconds since the epoch. None before, and in
-            scripts that need no server.
+        worker: Number among all tasks; workers come first.
+        rows: Number of rows in its partitions.
+        pid: Process id on its host; None before it was started.
+        joined_at: When its TensorFlow server was first seen listening, in seconds since the epoch. None before that,
+            and for scripts that need no server.
         exit_code: None while it runs; 128 + N after signal N.
         signal: Name of the signal that ended it.
-        ended_at: When the script ended where it told so, else the process; seconds since the epoch.
-        ended_by_owner: Whether it was ended for the run's sake, not by its own fault.
-        respawns: How often its process was started again while the others went on.
-        phase: What it does, of `runs.phases`; empty before it has told.
-        phase_at: Since when, as far as was seen; seconds since the epoch.
+        ended_at: When the script ended if the worker reported it, else when the process ended; seconds since the epoch.
+        ended_by_owner: Whether the run ended the worker for a reason other than the worker's own failure.
+        respawns: How often its process was started again while the other tasks continued.
+        phase: Current phase, one of `runs.phases`; empty before the worker reports one.
+        phase_at: When the phase was first seen, in seconds since the epoch.
     """
 
     worker: int
@@ -204,11 +207,11 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class PastGeneration:
-    """Workers that were ended so that others could be started in their place.
+    """An earlier generation of workers, which was ended and replaced.
 
     Attributes:
-        hosts: Host of each worker, in their order.
-        cause: Why they were ended, in words.
+        hosts: Host of each worker, in worker order.
+        cause: Why the generation was ended, as text for users.
     """
 
     generation: int
@@ -219,26 +222,26 @@ class PastGeneration:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as its owner writes it down.
+    """The complete state of a run, as its owner stores it.
 
     Attributes:
-        owner_host: Machine of the process that answers for the run.
-        detached: Whether the run's hosts answer for it themselves.
-        supervisor: Of a detached run, the host that decides.
-        order: What its hosts have been asked for last.
-        hosts: All that the run may use, or has used.
+        owner_host: Machine of the process that owns the run.
+        detached: Whether the run's hosts supervise it themselves.
+        supervisor: Host that makes the decisions of a detached run.
+        order: The latest order to the hosts.
+        hosts: All hosts that the run may use or has used.
         past: Earlier generations, oldest first.
         topology: Ignite's nodes when the run started, each as a "host:port" that it lists.
-        owners: Fingerprint of the cache's primary owners for which the order was made.
-        num_failures: Failures in a row.
+        owners: Fingerprint of the cache's primary owners at the time of the order.
+        num_failures: Number of consecutive failures.
         failed_worker: The worker whose failure is shown first.
         end: How that worker ended.
-        reason: Why the run failed or restarts, where no worker can tell.
-        is_retryable: Whether what failed may succeed another time; None when only the workers' ends tell.
-        waiting_for: What keeps the run from going on now.
-        left_until: Its owner has left it; until then its workers live on for whoever takes it over. Seconds since the
-            epoch.
-        first_started_at: Of a run that was resumed, when it was started first.
+        reason: Why the run failed or restarts, if the cause is not a worker's failure.
+        is_retryable: Whether another attempt may succeed; None if that depends on how the workers ended.
+        waiting_for: What the run is waiting for now.
+        left_until: Set when the owner has exited and left the run for another process to take over: until when the
+            workers keep running. Seconds since the epoch.
+        first_started_at: When a resumed run was first started.
         version: Counts the changes of this record.
     """
 
@@ -270,65 +273,65 @@ class RunRecord:
 
     @property
     def generation(self) -> int:
-        """Counts the launches of this run's workers, from 1."""
+        """Number of the current launch of the workers, counted from 1."""
         return self.order.generation
 
     def with_worker(self, worker: WorkerRecord) -> RunRecord:
-        """Replace what is known of one worker."""
+        """Return a record with this worker's status replaced."""
         others = {each.worker: each for each in self.workers} | {worker.worker: worker}
         return replace(self, workers=tuple(others[index] for index in sorted(others)))
 
     def happened(self, event: RunEvent, **changes: Any) -> RunRecord:
-        """Go to the state that follows."""
+        """Return the record in the state that follows the event, with these fields changed."""
         return replace(self, state=after(self.state, event), **changes)
 
     def host(self, name: str) -> HostRecord:
-        """Return a host of the run by its name."""
+        """Return the host of this name."""
         return next(host for host in self.hosts if host.name == name)
 
     def interpreter_on(self, name: str) -> str:
-        """Return the interpreter of the workers on a host."""
+        """Return the workers' interpreter on a host."""
         host = self.host(name)
         return f"{host.environment}/bin/python" if host.environment else self.spec.python or host.python
 
     def role(self, worker: int) -> Role:
-        """Return what a task does, by its number."""
+        """Return the role of a task, by its number."""
         return self.spec.roles[worker]
 
     @property
     def has_private_ports(self) -> bool:
-        """Whether nobody but the tasks' own host needs to reach them, so that nobody else may."""
+        """Whether the tasks' ports are private to their host, because no other machine needs to reach them."""
         return self.spec.tunnel or len(self.order.hosts) == 1
 
     @property
     def cluster_spec(self) -> dict[str, list[str]]:
-        """Where TensorFlow's servers listen, by their jobs; empty before that is known."""
+        """Addresses of TensorFlow's servers, by job; empty before they are known."""
         addresses = self.order.addresses
         return cluster_spec(self.spec.strategy, self.spec.roles, addresses) if addresses else {}
 
     def hosts_of(self, worker: int) -> tuple[tuple[int, str], ...]:
-        """Generation and host of each launch of a worker, oldest first."""
+        """Return generation and host of each launch of a worker, oldest first."""
         before = [(each.generation, each.hosts[worker]) for each in self.past if worker < len(each.hosts)]
         now = [(self.generation, each.host) for each in self.workers if each.worker == worker]
         return tuple(dict.fromkeys([*before, *now]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a form that `json` writes."""
+        """Return a form that `json` can write."""
         content = asdict(self) | {"state": self.state.value, "order": self.order.to_json()}
         content["spec"]["strategy"] = self.spec.strategy.value
         content["may_pass"] = content.pop("is_retryable")  # its key on disk and in the registry
         return {"format": FORMAT, **content}
 
     def write(self, directory: RunDirectory) -> None:
-        """Write the record whole."""
+        """Write the record to disk atomically."""
         write_private(directory.record, json.dumps(self.to_json(), indent=1))
 
     @classmethod
     def from_json(cls, found: Any) -> RunRecord:
-        """Read what `to_json` gave.
+        """Create a record from the result of `to_json`.
 
         Raises:
-            ValueError: It is no record.
+            ValueError: This is not the record of a run.
         """
         try:
             end = found.get("end")
@@ -351,10 +354,10 @@ class RunRecord:
 
     @classmethod
     def from_others(cls, found: Any) -> RunRecord:
-        """Read what others may have written in the place of what `to_json` gave.
+        """Create a record from JSON that others may have written, and check its field types and limits.
 
         Raises:
-            ValueError: It is no record that a run can have; says which fields are to blame.
+            ValueError: This is not a valid record; the message names the wrong fields.
         """
         record = cls.from_json(found)
         wrong = list(islice(misfits(record), 5))
@@ -375,16 +378,16 @@ class RunRecord:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunRecord:
-        """Read a record.
+        """Read a record from disk.
 
-        A file that has not changed since is not parsed again: who follows a run asks 20 times a second.
+        An unchanged file is not parsed again, because programs that follow a run read its record 20 times a second.
 
         Raises:
-            FileNotFoundError: There is no run there, or not yet.
+            FileNotFoundError: The run does not exist, or does not exist yet.
             ValueError: The file is not a record.
         """
         path = directory.record
-        stamp = stamp_of(path)  # taken first: what replaces the file meanwhile has another one
+        stamp = stamp_of(path)  # before the content: a file that replaces this one has another stamp
         known_stamp, known = _known_records.get(path, ((), None))
         if known is not None and known_stamp == stamp:
             return known
@@ -426,22 +429,23 @@ def _end(found: Mapping[str, Any]) -> WorkerEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What is known of a run.
+    """A summary of a run for users.
 
     Attributes:
-        state: LOST when nobody answers for the run any more.
-        exit_code: The run's: 0, or that of the first failing worker; None while it has none.
-        hosts: Where its workers run, each once, in the order of the workers.
-        restarts: How often its workers were started again.
-        directory: Its files on this machine: worker-N.log, script/, files/.
-        reason: Why it failed, where no worker can tell.
-        waiting_for: What keeps it from going on now.
-        detached: Whether its hosts answer for it, not the notebook.
-        seen_at: Of a lost run, when something of it was last written here; None when nothing is here.
-        left_until: Of a run whose owner has left it, until when its workers live on: who attaches takes it over.
-        workers: All tasks, also those that are no workers, by their numbers.
-        tasks: Their names: "worker 0", "ps 0", "chief".
-        tags: Words by which it is found and compared.
+        state: LOST if no process owns the run any more.
+        exit_code: 0, or the exit code of the first failing worker; None before there is one.
+        hosts: Hosts of the workers, each once, in worker order.
+        restarts: How often the workers were started again.
+        directory: The run's files on this machine: worker-N.log, script/, files/.
+        reason: Why the run failed, if the cause is not a worker's failure.
+        waiting_for: What the run is waiting for now.
+        detached: Whether the run's hosts own it, instead of the notebook.
+        seen_at: When a file of a lost run was last written on this machine; None if there is none.
+        left_until: Set when the owner has exited and left the run for another process: until when the workers keep
+            running. Attaching takes the run over.
+        workers: All tasks in numerical order, including those that are not workers.
+        tasks: Names of the tasks: "worker 0", "ps 0", "chief".
+        tags: Labels for finding and comparing runs.
     """
 
     id: str
@@ -465,38 +469,38 @@ class RunInfo:
 
     @property
     def has_told_training(self) -> bool:
-        """Whether workers have told something of a training since they were started last."""
+        """Whether a worker has reported progress of a training since the workers were last started."""
         return any(worker.phase == TRAINING for worker in self.workers)
 
     @property
     def counted_workers(self) -> str:
-        """How many workers it has, in words."""
+        """The number of workers, as text."""
         return "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
 
 
 def read_info(
     directory: RunDirectory, has_owner: Callable[[RunRecord], bool] | None = None
 ) -> tuple[RunInfo, RunRecord]:
-    """Read what is known of a run from its directory on this machine.
+    """Read the summary and the record of a run from its directory on this machine.
 
     Args:
-        directory: The run's.
-        has_owner: Whether somebody answers for it; by default whether its lock here is held.
+        directory: The run's directory.
+        has_owner: Returns whether a process owns the run; by default, whether its lock on this machine is held.
 
     Raises:
-        FileNotFoundError: There is no run there, or not yet.
-        ValueError: Its record is damaged.
+        FileNotFoundError: The run does not exist, or does not exist yet.
+        ValueError: The record is damaged.
     """
     record = RunRecord.read(directory)
     lives = has_owner(record) if has_owner else lock.is_held(directory.owner_lock)
     if not record.state.has_ended:
-        # An owner writes the last record, then lets go of the lock; who asks for it may find a newer record, too.
+        # The owner writes the last record before it releases the lock. `has_owner` may also have fetched a newer one.
         record = RunRecord.read(directory)
     return info_of(record, directory.path, has_owner=lives), record
 
 
 def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
-    """Sum a record up for people; a run without an owner that has not ended is lost."""
+    """Summarize a record for users. A run that has not ended and has no owner is lost."""
     state, left_until = record.state, None
     if not has_owner and not state.has_ended:
         left_until = record.left_until
@@ -552,7 +556,7 @@ def _clock(record: RunRecord) -> str:
 
 def _last_written(path: Path) -> datetime | None:
     times = []
-    # The record may be a copy that was made just now; without output it is all that there is.
+    # The record may be a copy that was made just now, so it counts only if there are no logs.
     for file in list(path.glob("worker-*.log")) or [path / "run.json"]:
         with suppress(FileNotFoundError):
             times.append(file.stat().st_mtime)
@@ -564,5 +568,5 @@ def _moment(seconds: float) -> datetime:
 
 
 def this_process() -> dict[str, Any]:
-    """Name this process as a run's owner."""
+    """Return the record fields that name this process as the owner of a run."""
     return {"owner_pid": os.getpid(), "owner_host": socket.gethostname()}

@@ -1,4 +1,4 @@
-"""The tasks of a run's cluster: which there are, what each of them does, and what it is told of the others. Pure."""
+"""The tasks of a run's cluster: their roles, and the cluster description that each task receives. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TEMPLATES = ("ps_hosts", "worker_hosts", "job_name", "task_index")
 
 
 class Strategy(Enum):
-    """How a run's tasks work together, in the words of TensorFlow's guides."""
+    """How a run's tasks work together, in the terms of TensorFlow's guides."""
 
     SYNC = "sync"  # every worker runs the script, and all take each step together
-    ASYNC = "async"  # workers and parameter servers are driven by a chief, which alone runs the script
+    ASYNC = "async"  # a chief, which alone runs the script, drives workers and parameter servers
     STANDALONE = "standalone"  # plain servers, and the script as their client
     BETWEEN = (
         "between"  # between-graph replication: the script runs once for each worker and parameter server
@@ -28,17 +28,17 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one task of a run does.
+    """The role of one task of a run.
 
     Attributes:
         job: Its job in the cluster spec: "worker", "ps", "chief" or "evaluator".
         index: Its number in that job.
-        name: What people read: "worker 0", "ps 1", "chief".
+        name: Name for users: "worker 0", "ps 1", "chief".
         runs_script: Whether it runs the script; else it is a TensorFlow server that others drive.
-        has_share: Whether it reads a part of the cache's partitions, and has what workers have: GPUs, memory.
-        decides: Whether the run waits for its success; the others are ended when all who decide have succeeded.
-        must_join: Whether the other tasks may wait for its server for ever.
-        respawns: Whether the others go on without it while its process, which a signal has ended, is started again.
+        has_share: Whether it reads a part of the cache's partitions and has a worker's resources: GPUs and memory.
+        decides: Whether the run waits for its success. When all such tasks have succeeded, the others are ended.
+        must_join: Whether the other tasks may wait for its server forever.
+        respawns: Whether its process is started again after a signal has ended it, while the other tasks continue.
     """
 
     job: str
@@ -55,7 +55,7 @@ class Role:
 def roles_of(
     strategy: Strategy, num_workers: int, num_ps: int = 0, has_evaluator: bool = False
 ) -> tuple[Role, ...]:
-    """List the tasks of a run. Workers come first, so that a worker's number is that of its task."""
+    """Return the tasks of a run. Workers come first, so a worker's number is also its task's number."""
     is_sync, has_chief = strategy is Strategy.SYNC, strategy in (Strategy.ASYNC, Strategy.STANDALONE)
     found = [
         Role(
@@ -77,10 +77,10 @@ def roles_of(
 
 
 def check_roles(strategy: Strategy, num_ps: int, has_evaluator: bool, chief: str) -> None:
-    """Refuse tasks that a strategy has no use for.
+    """Check that a strategy can use these tasks.
 
     Raises:
-        ConfigError: Says which option contradicts it, and what would go with it.
+        ConfigError: It cannot; the message names the conflicting option and the alternatives.
     """
     name = strategy.value
     if num_ps < 0:
@@ -102,7 +102,7 @@ def check_roles(strategy: Strategy, num_ps: int, has_evaluator: bool, chief: str
 
 
 def choose_strategy(wanted: str, num_ps: int, arguments: Sequence[str]) -> Strategy:
-    """Turn what a person asked for into a strategy: "auto" goes by the templates in the arguments, and by --ps.
+    """Return the strategy that a user asked for; "auto" decides by the templates in the arguments, and by --ps.
 
     Raises:
         ConfigError: There is no such strategy.
@@ -118,19 +118,20 @@ def choose_strategy(wanted: str, num_ps: int, arguments: Sequence[str]) -> Strat
     return Strategy.ASYNC if num_ps else Strategy.SYNC
 
 
-# What a task is told
+# The cluster description that a task receives
 
 
 def cluster_spec(
     strategy: Strategy, roles: Sequence[Role], addresses: Sequence[str], *, of_servers: bool = False
 ) -> dict[str, list[str]]:
-    """Return "host:port" of the tasks by their jobs; an evaluator is in no cluster.
+    """Return "host:port" of the tasks by job; an evaluator does not belong to the cluster.
 
     Args:
-        strategy: The run's.
-        roles: Of all tasks.
-        addresses: Of all tasks, in the same order.
-        of_servers: Whether servers are told. They wait for all whom they know, and a standalone client never listens.
+        strategy: The run's strategy.
+        roles: Roles of all tasks.
+        addresses: Addresses of all tasks, in the same order.
+        of_servers: Whether the result is for servers. Servers wait for all tasks they know, so they must not know the
+            client of a standalone cluster, which never listens.
     """
     hidden = {"evaluator", "chief"} if of_servers and strategy is Strategy.STANDALONE else {"evaluator"}
     found: dict[str, list[str]] = {}
@@ -141,20 +142,20 @@ def cluster_spec(
 
 
 def tf_config(strategy: Strategy, roles: Sequence[Role], addresses: Sequence[str], task: int) -> str:
-    """Write TF_CONFIG for one task."""
+    """Return the TF_CONFIG of one task."""
     own = roles[task]
     spec = cluster_spec(strategy, roles, addresses, of_servers=not own.runs_script)
     return json.dumps({"cluster": spec, "task": {"type": own.job, "index": own.index}})
 
 
-# Arguments of scripts that are started once for each task
+# Arguments of scripts that are started once per task
 
 
 def check_templates(arguments: Sequence[str]) -> None:
-    """Refuse templates that nothing can fill.
+    """Check that all templates in the arguments are known.
 
     Raises:
-        ConfigError: Says which, and how a brace is written that is no template.
+        ConfigError: One is not; the message names it and shows how to write a literal brace.
     """
     for text in arguments:
         for match in _TEMPLATE.finditer(text):
@@ -167,7 +168,7 @@ def check_templates(arguments: Sequence[str]) -> None:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Put a task's values in the place of the templates."""
+    """Replace the templates in a text by a task's values."""
 
     def put(match: re.Match[str]) -> str:
         return match[0][0] if match[1] is None else values[match[1]]
@@ -176,7 +177,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def template_values(roles: Sequence[Role], addresses: Sequence[str], task: int) -> dict[str, str]:
-    """Return what templates stand for in one task's arguments."""
+    """Return the values that replace the templates in one task's arguments."""
     by_job = cluster_spec(Strategy.BETWEEN, roles, addresses)
     return {
         "ps_hosts": ",".join(by_job.get("ps", ())),

@@ -1,6 +1,7 @@
-"""Seals of rows: they show that a row was written by who has the run's key, and not by just anybody at Ignite's port.
+"""Signatures of registry rows. They prove that a row was written with the run's key, not by any client of Ignite.
 
-A key is made when a run is handed to its hosts, goes to them over SSH, and lies in the run's private directories only.
+A key is created when a run is submitted to its hosts, is sent to them over SSH, and is stored only in the run's private
+directories.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _NOTHING = object()
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A run's key, and what it does."""
+    """A run's key, which signs rows and checks signatures."""
 
     key: bytes = field(repr=False)
 
     @classmethod
     def new(cls) -> Seal:
-        """Make a key up."""
+        """Return a new random key."""
         return cls(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
     def read(cls, directory: RunDirectory) -> Seal | None:
-        """Read the key that lies in a run's directory; None when there is none."""
+        """Read the key from a run's directory, or return None if there is none."""
         try:
             key = bytes.fromhex(directory.seal_key.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -43,31 +44,29 @@ class Seal:
         return cls(key) if len(key) == _KEY_BYTES else None
 
     def to_text(self) -> str:
-        """Return what `read` reads."""
+        """Return the content of the key's file, for `read`."""
         return self.key.hex()
 
     def of(self, row_key: str, content: Any) -> str:
-        """Compute the seal of a row, which counts for the row of that key alone (HMAC-SHA256)."""
-        # As it comes back from JSON: keys that are numbers here are texts there, and sorted as such.
+        """Return the signature of a row (HMAC-SHA256). It is valid only for the row with this key."""
+        # Sign what a JSON round trip returns: it turns number keys into texts, which sort differently.
         read_back = json.loads(json.dumps(content))
         text = json.dumps([row_key, read_back], sort_keys=True, separators=(",", ":"))
         return hmac.new(self.key, text.encode(), "sha256").hexdigest()
 
     def fits(self, row_key: str, content: Any, found: Any) -> bool:
-        """Tell whether a seal that was found with a row is the row's."""
+        """Return whether a signature that was found with a row is valid."""
         try:
             return isinstance(found, str) and hmac.compare_digest(
                 self.of(row_key, content).encode(), found.encode()
             )
-        except (
-            RecursionError,
-            ValueError,
-        ):  # nested as deep as Python goes, or half a character: none of ours
+        # Nested too deeply, or contains a lone surrogate, so we did not write it.
+        except (RecursionError, ValueError):
             return False
 
 
 def differences(found: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """Tell in words where a record that was refused differs from the run's own; the first few places."""
+    """Return as text where a rejected record differs from the run's own; the first few differences only."""
     told = list(islice(_differences(found, json.loads(json.dumps(own)), ""), _MAX_TOLD))
     return "; ".join(told) or "it says the same as the run's own"
 

@@ -1,4 +1,4 @@
-"""What the workers of a run find on their hosts: their environment, their task, their job. Pure."""
+"""What each worker of a run finds on its host: its environment, its task, its job. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 _RESPAWNS = 100
 _PYTHONPATH = "PYTHONPATH"
-_MADE_OF_SEVERAL = (_PYTHONPATH, loopback.PRELOAD)  # of ours and the user's, when the process starts
+_MADE_OF_SEVERAL = (_PYTHONPATH, loopback.PRELOAD)  # combine our values and the user's, at process start
 _SERVER = "ignite_tf_magic.training.task_server:serve"
 _SHARE = ("IGNITE_DATASET_PART", "IGNITE_DATASET_ASSIGNED_CACHE", "IGNITE_DATASET_ASSIGNMENT_FILE")
 _RENDEZVOUS = (
@@ -40,7 +40,7 @@ _RENDEZVOUS = (
 
 
 def rendezvous(record: RunRecord, seat: TaskSlot) -> dict[str, str | None]:
-    """Return the variables by which PyTorch's and JAX's processes find each other, named as `torchrun` names them."""
+    """Return the variables by which PyTorch's and JAX's processes find each other, named as in `torchrun`."""
     roles, num_workers = record.spec.roles, record.spec.num_workers
     if not (record.spec.strategy is Strategy.SYNC and roles[seat.worker].has_share):
         return dict.fromkeys(_RENDEZVOUS)
@@ -59,7 +59,7 @@ def rendezvous(record: RunRecord, seat: TaskSlot) -> dict[str, str | None]:
 
 
 def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
-    """Tell a worker the rows of all workers, which make steps equal; their shares, too, where nobody has counted."""
+    """Return the row counts of all workers, for equal numbers of steps, and their partitions if nothing was counted."""
     workers = record.order.seats[: record.spec.num_workers]
     found: dict[str, Any] = {
         "cache": record.spec.cache,
@@ -73,7 +73,7 @@ def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
 
 
 def credentials(connect: ConnectOptions) -> dict[str, Any]:
-    """Collect what a worker needs to be let in; empty when everybody is."""
+    """Return what a worker needs to log in to the cluster; empty if the cluster needs neither login nor TLS."""
     found: dict[str, Any] = {"username": connect.username, "password": connect.password}
     if connect.tls:
         found |= {
@@ -84,21 +84,21 @@ def credentials(connect: ConnectOptions) -> dict[str, Any]:
             "check_hostname": "true" if connect.tls.check_hostname else "false",
         }
     found = {name: value for name, value in found.items() if value is not None}
-    # Whom workers may tell it, beside their own node.
+    # Endpoints to which workers may send these credentials, in addition to their own node.
     return found and {**found, "endpoints": ",".join(map(str, connect.endpoints))}
 
 
 def worker_environment(
     record: RunRecord, seat: TaskSlot, home: str, *, has_credentials: bool
 ) -> dict[str, str | None]:
-    """Return the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
+    """Return the variables of one worker, whose run's directory is `home`; None removes an inherited variable."""
     node, spec, role = Endpoint.parse(seat.node), record.spec, record.role(seat.worker)
     return {
         **rendezvous(record, seat),
         **_coordination(record, role),
         **{name: value for name, value in spec.environment.items() if name not in _MADE_OF_SEVERAL},
         "TF_CONFIG": tf_config(spec.strategy, spec.roles, record.order.addresses, seat.worker),
-        # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
+        # Lets TensorFlow's server share its port with the socket that reserves it for this run.
         "TF_GRPC_REUSE_PORT": "1",
         loopback.PORTS: _private_port(record, seat),
         loopback.TUNNEL: "1" if spec.tunnel else None,
@@ -119,7 +119,7 @@ def _private_port(record: RunRecord, seat: TaskSlot) -> str | None:
 
 
 def _share(record: RunRecord, seat: TaskSlot, home: str) -> dict[str, str | None]:
-    """Say which rows are a task's own; one that has no share reads whole caches, as a process outside of runs."""
+    """Return the variables for a task's own rows. A task without a share reads whole caches, as outside of runs."""
     if not record.role(seat.worker).has_share:
         return dict.fromkeys(_SHARE)
     part = None if seat.partitions is None else format_ranges(seat.partitions)
@@ -129,7 +129,7 @@ def _share(record: RunRecord, seat: TaskSlot, home: str) -> dict[str, str | None
 
 def _coordination(record: RunRecord, role: Role) -> dict[str, str | None]:
     spec = record.spec
-    # Of operations on a worker that has gone, those who wait for it learn at once, as TensorFlow's guide has it.
+    # Operations that wait for a lost worker fail at once, as TensorFlow's guide recommends.
     fails_fast = {"GRPC_FAIL_FAST": "use_caller"} if spec.strategy is Strategy.ASYNC else {}
     hides_gpus = {"CUDA_VISIBLE_DEVICES": "-1"} if spec.num_gpus and not role.has_share else {}
     return {"IGNITE_TF_STRATEGY": spec.strategy.value, **fails_fast, **hides_gpus}
@@ -138,14 +138,14 @@ def _coordination(record: RunRecord, role: Role) -> dict[str, str | None]:
 def worker_task(
     record: RunRecord, seat: TaskSlot, root: str, *, has_credentials: bool, owner_lock: str, is_here: bool
 ) -> WorkerTask:
-    """Say what a worker's process has to do.
+    """Return the task of a worker's process.
 
     Args:
         record: The run.
-        seat: The worker's.
-        root: Directory of this package's state on the worker's host.
-        has_credentials: Whether their file is there.
-        owner_lock: Lock of the run's owner, where it is on the same machine; else empty.
+        seat: The worker's task slot.
+        root: State directory of this package on the worker's host.
+        has_credentials: Whether the credentials file exists there.
+        owner_lock: Lock of the run's owner if it is on the same machine; else empty.
         is_here: Whether that host is the machine on which the run was started, and has its directories.
     """
     spec, role, home = record.spec, record.role(seat.worker), f"{root}/runs/{record.run_id}"
@@ -198,20 +198,20 @@ def worker_job(
     timeouts: Timeouts,
     early: EarlyProgram | None = None,
 ) -> Job:
-    """Return the job of one worker: what its host starts and watches.
+    """Return the job of one worker, which its host starts and watches.
 
     Args:
         record: The run.
-        seat: The worker's.
-        root: Directory of this package's state on the worker's host.
-        port: The worker's; None for none.
-        python_path: Where it finds this package, when its interpreter does not have it.
-        preload: Library that its processes load before all others, there.
-        timeouts: How long the run waits for what.
-        early: What may have been started on the host already, for a job of this kind; None starts it cold.
+        seat: The worker's task slot.
+        root: State directory of this package on the worker's host.
+        port: The worker's port, or None.
+        python_path: Where the worker finds this package if its interpreter does not have it.
+        preload: Path on the host of a library that the worker's processes load before all others.
+        timeouts: Timeouts of the run.
+        early: The program that may already be running on the host for such a job; None always starts a new process.
     """
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
-    # From the process's first instruction: ld.so and Python read some at once.
+    # Set from the process's first instruction, because ld.so and Python read them at once.
     own = dict(record.spec.environment)
     if paths := [each for each in (own.get(_PYTHONPATH), python_path) if each]:
         own[_PYTHONPATH] = os.pathsep.join(paths)
@@ -230,7 +230,7 @@ def worker_job(
         ),
         env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **own},
         log=log_name(seat.worker, generation),
-        cwd=f"{home}/start",  # empty, so that no file there hides a module
+        cwd=f"{home}/start",  # empty, so no file there shadows a module
         create_cwd=True,
         lease_s=timeouts.lease_s,
         grace_s=timeouts.grace_s,
@@ -245,17 +245,17 @@ def worker_job(
 
 
 def check_script(source: str, name: str, python: str | None) -> None:
-    """Compile a script, which runs nothing, unless another interpreter will: its grammar may differ.
+    """Compile a script without running it. Skipped if another interpreter runs it, whose grammar may differ.
 
     Raises:
-        ScriptError: It is not Python; the message shows the line, with a mark below the fault.
+        ScriptError: It is not valid Python; the message shows the line, with a mark below the fault.
     """
     if python not in (None, sys.executable):
         return
     name = "".join(letter if letter.isprintable() else "?" for letter in name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the worker compiles it again, and shows them
+            warnings.simplefilter("ignore")  # the worker compiles it again and shows them
             source.encode()
             compile(source, name, "exec", dont_inherit=True)
     except SyntaxError as error:

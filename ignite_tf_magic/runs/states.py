@@ -1,4 +1,4 @@
-"""The states of a run and every way from one to another, in one table."""
+"""The states of a run, and all transitions between them in one table."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from enum import Enum
 
 
 class RunState(Enum):
-    """Where a run is. Ended states are final."""
+    """The state of a run. Ended states are final."""
 
-    QUEUED = "queued"  # it waits until hosts have room for it
-    STARTING = "starting"  # hosts are prepared, and processes started
-    RUNNING = "running"  # the process of every worker runs, or has done its work
+    QUEUED = "queued"  # waits until hosts have room
+    STARTING = "starting"  # hosts are being prepared and processes started
+    RUNNING = "running"  # every worker's process runs or has finished its work
     FAILING = "failing"  # a worker or a host has failed; the other workers are being ended
-    RESTARTING = "restarting"  # all workers are ended, or being ended, to be started again
+    RESTARTING = "restarting"  # all workers have been ended, or are being ended, before a new start
     FINISHING = "finishing"  # the script has succeeded; servers are being ended
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    LOST = "lost"  # nobody answers for the run any more; its workers end by themselves
+    LOST = "lost"  # no process owns the run any more; its workers end by themselves
 
     @property
     def has_ended(self) -> bool:
-        """Whether no worker runs any more; those of a lost run may need a moment."""
+        """Whether all workers have ended; those of a lost run may still take a moment."""
         return not any(state is self for state, _ in TRANSITIONS)
 
 
 class RunEvent(Enum):
-    """What happens to a run."""
+    """An event in the life of a run."""
 
     ROOM_FOUND = "the hosts have room for it"
     ALL_STARTED = "the processes of all workers run"
@@ -73,10 +73,10 @@ TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
 
 
 def after(state: RunState, event: RunEvent) -> RunState:
-    """Return the state that follows.
+    """Return the state that follows an event.
 
     Raises:
-        ValueError: That cannot happen in this state.
+        ValueError: The event cannot happen in this state.
     """
     try:
         return TRANSITIONS[state, event]

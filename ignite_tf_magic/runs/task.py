@@ -1,4 +1,7 @@
-"""What a worker's process is told, and what it tells when it ends. Standard library only."""
+"""The task file that a worker's process reads at its start, and the report that it writes at its end.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Any
 
 from ignite_tf_magic.launch.files import write_private
 
-# Less noise from TensorFlow's libraries, unless the user has chosen.
+# Reduces log output of TensorFlow's libraries, unless the user has set these variables.
 DEFAULT_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
-GRACE_S = 3.0  # between SIGTERM, upon which a script may save, and SIGKILL
+GRACE_S = 3.0  # between SIGTERM, which lets a script save, and SIGKILL
 
 
 def is_python_script(command: Sequence[str]) -> bool:
-    """Whether a command runs a file of Python code, as `python train.py`: the worker's own process then runs it."""
+    """Return whether a command is like `python train.py`. The worker's own process then runs the file."""
     program, *rest = command
     is_file = bool(rest) and rest[0].endswith(".py") and not rest[0].startswith("-")
     return program in ("python", "python3") and is_file
@@ -24,28 +27,31 @@ def is_python_script(command: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What one worker's process has to do.
+    """The task of one worker's process.
 
     Attributes:
-        worker: Its index.
+        worker: Index of the worker.
         script: File of the script; empty for a command.
         command: Program and arguments that run instead of a script; "python" is this interpreter.
         args: The script's arguments.
-        cwd: Directory in which the script runs, and from which it may import modules; made when missing.
-        copy_from: What a missing `cwd` is made a copy of; empty for nothing.
-        files: Directory for the script's own output, made when missing.
-        environment: Variables the script finds; None takes one away.
+        cwd: Directory in which the script runs and from which it may import modules; created if missing.
+        copy_from: Directory to copy to a missing `cwd`; empty creates an empty directory.
+        files: Directory for the script's own output; created if missing.
+        environment: Variables for the script; None removes a variable.
         exit_file: Where the process writes its `ExitReport`.
-        phase_file: Where it writes what it does, of `runs.phases`.
-        owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its shim does that.
-        after_import: Functions, as "package.module:function", to be called when a module has been imported.
-        claim_file: Lock of the process that takes part for this worker, of all that it starts; empty for none.
-        variables_from: A function, named likewise, whose dict the script finds as variables; empty for none.
-        call: A function, named likewise, that this process calls instead of running a script; empty for none.
-        awaited: "host:port" of the servers, by the names of their tasks, without which the script cannot begin.
-        await_timeout_s: How long it waits for them; None has no limit.
+        phase_file: Where the process writes its current phase, of `runs.phases`.
+        owner_lock: Lock that the run's owner holds; the worker ends when it is released. If empty, the worker's shim
+            ends the worker instead.
+        after_import: Functions, as "package.module:function", to be called after the import of a module, by module.
+        claim_file: Training lock: of all processes that the worker starts, the one that holds this lock takes part in
+            the training. Empty for none.
+        variables_from: A function in the same notation. It returns the script's predefined variables as a dict. Empty
+            for none.
+        call: A function in the same notation, which this process calls instead of running a script; empty for none.
+        awaited: "host:port" of the servers that the script needs before it starts, by task name.
+        await_timeout_s: Time limit for waiting for these servers; None has no limit.
         has_peers: Whether other processes train the same model together with this one.
-        tells_of_open_port: Whether it says so when its port cannot be kept to its host.
+        tells_of_open_port: Whether the process warns if other machines can reach its port.
     """
 
     worker: int
@@ -69,25 +75,25 @@ class WorkerTask:
     tells_of_open_port: bool = False
 
     def to_text(self) -> str:
-        """Return what `read` reads."""
+        """Return the content of a task file, for `read`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> WorkerTask:
-        """Read what `write` wrote."""
+        """Read a task file."""
         known = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**known, "args": tuple(known["args"]), "command": tuple(known["command"])})
 
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How the script ended, in the words of the process that ran it.
+    """How the script ended, as reported by the process that ran it.
 
     Attributes:
-        exit_code: What the script asks the process to end with.
-        ended_at: Seconds since the epoch; the process itself ends later.
-        asked_to_end: Whether the process had been sent SIGTERM.
-        exception: Name of the exception's class, None when there was none.
+        exit_code: The exit code that the script requested.
+        ended_at: When the script ended, in seconds since the epoch; the process ends later.
+        asked_to_end: Whether the process had received SIGTERM.
+        exception: Name of the exception's class; None without an exception.
         traceback: The traceback as Python prints it.
     """
 
@@ -99,12 +105,12 @@ class ExitReport:
     traceback: str | None = None
 
     def write(self, path: Path) -> None:
-        """Write the report whole."""
+        """Write the report to a file atomically."""
         write_private(path, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> ExitReport | None:
-        """Read a report; None when the process left none, as after a kill."""
+        """Read a report, or return None if the process left none, as after a kill."""
         try:
             return cls.parse(path.read_bytes())
         except FileNotFoundError:
@@ -112,7 +118,7 @@ class ExitReport:
 
     @classmethod
     def parse(cls, content: bytes) -> ExitReport | None:
-        """Read a report; None when it is none."""
+        """Read a report from bytes, or return None if they are not valid JSON."""
         try:
             found: dict[str, Any] = json.loads(content)
         except (ValueError, RecursionError):

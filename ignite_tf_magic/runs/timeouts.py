@@ -1,31 +1,31 @@
-"""Timeouts of runs. Pure values, all of one scale, so that fault campaigns can run faster."""
+"""Timeouts of runs. Pure values, which scale together so that fault tests can run faster."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-# What may pass between an observation and the act upon it, on both sides together.
+# Allowance for the delay between an observation and the action that follows it, for both sides together.
 _MARGIN_S = 5.0
-_MOST_DOUBLINGS = 30  # of a run that may fail any number of times
+_MOST_DOUBLINGS = 30  # a run may be allowed any number of failures
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Waiting times of a run, in seconds.
+    """Timeouts of a run, in seconds.
 
     Attributes:
-        lease_s: How long workers live without hearing from whoever answers for them.
-        grace_s: Between SIGTERM, upon which a script may save, and SIGKILL.
-        margin_s: Added to lease and grace before workers that nobody hears of count as dead.
-        settle_s: How long the primary owners of a cache must stay as they are to count as changed.
-        owner_beat_s: How often the owner of a run says that it lives.
-        owner_lapse_s: When an owner that has not said so counts as gone.
-        pool_lapse_s: When a detached run counts as lost, because none of its hosts has said so. Much longer: the hosts
-            succeed each other, and all of them wait while the cluster takes nodes in or out.
-        supervisor_lapse_s: When another host takes over from a supervisor that does not say so.
-        first_backoff_s: Wait before the first restart; doubled with each failure in a row.
-        longest_backoff_s: Where the doubling ends.
-        calm_s: A run that ran for so long starts to count its failures anew.
+        lease_s: How long workers live without a renewal by the run's owner; for a detached run, by the reconciler.
+        grace_s: Time between SIGTERM, which lets a script save, and SIGKILL.
+        margin_s: Added to lease and grace before silent workers count as dead.
+        settle_s: How long the primary owners of a cache must be stable before a change of owners counts.
+        owner_beat_s: Interval of a run owner's heartbeats.
+        owner_lapse_s: Time without a heartbeat after which an owner counts as gone.
+        pool_lapse_s: Time without a heartbeat of any host after which a detached run counts as lost. Much longer,
+            because hosts replace each other, and all of them wait while nodes join or leave the cluster.
+        supervisor_lapse_s: Time without a report after which another host takes over from a supervisor.
+        first_backoff_s: Wait before the first restart; doubles with each consecutive failure.
+        longest_backoff_s: Upper limit of this wait.
+        calm_s: After running this long, a run's count of failures starts again at 0.
     """
 
     lease_s: float = 30.0
@@ -42,14 +42,14 @@ class Timeouts:
 
     @property
     def dead_after_s(self) -> float:
-        """Silence after which no worker of a host can be alive any more."""
+        """Time of silence after which no worker of a host can be alive."""
         return self.lease_s + self.grace_s + self.margin_s
 
     def backoff_s(self, num_failures: int) -> float:
-        """Wait before the restart after so many failures in a row."""
+        """Return the wait before the restart after this number of consecutive failures."""
         doublings = min(max(num_failures - 1, 0), _MOST_DOUBLINGS)
         return min(self.first_backoff_s * 2.0**doublings, self.longest_backoff_s)
 
     def scaled(self, divisor: float) -> Timeouts:
-        """Divide every time."""
+        """Return these timeouts, each divided by the divisor."""
         return Timeouts(**{each.name: getattr(self, each.name) / divisor for each in fields(self)})

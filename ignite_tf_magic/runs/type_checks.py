@@ -1,4 +1,4 @@
-"""Type checks of objects that were made from other people's JSON, by their classes' annotations. Pure."""
+"""Checks objects made from untrusted JSON against the type annotations of their classes. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST = 2**63
 
 
 def misfits(value: Any) -> Iterator[str]:
-    """Name the fields of a dataclass's object that hold what their annotations do not allow.
+    """Yield the names of a dataclass object's fields whose values do not match their annotations.
 
-    Numbers are bounded, too: floats are times and spans that a calendar knows, whole numbers have 63 bits.
+    Numbers are bounded, too: floats, which are times and durations, by the calendar's range; integers by 63 bits.
     """
     for name, fits in _checks(value.__class__).items():
         if not fits(getattr(value, name)):
@@ -33,7 +33,7 @@ def _checks(kind: Any) -> dict[str, Check]:
 
 @cache
 def _check_of(hint: Any) -> Check:
-    """Make what tells whether a value is of a type; made once, as a record has thousands of values."""
+    """Return a type check for one value. Checks are cached because a record has thousands of values."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         kinds = [_check_of(each) for each in inner]
@@ -63,7 +63,7 @@ def _check_of_tuple(inner: tuple[Any, ...]) -> Check:
 
 
 def _check_of_all(hint: Any) -> Check:
-    """Make what tells whether all of a sequence are of a type: thousands of numbers at once, not one by one."""
+    """Return a type check for a sequence of values. It checks thousands of numbers at once, not one by one."""
     inner = get_args(hint)
     if get_origin(hint) is tuple and inner[1:] != (Ellipsis,):
         columns = [_check_of_all(each) for each in inner]
@@ -79,7 +79,7 @@ def _check_of_all(hint: Any) -> Check:
 def _is_text(value: str) -> bool:
     try:
         value.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
 
@@ -89,7 +89,7 @@ _PLAIN: dict[Any, Check] = {
     str: lambda value: isinstance(value, str) and (value.isascii() or _is_text(value)),
     bool: lambda value: type(value) is bool,
     int: lambda value: type(value) is int and abs(value) < _MOST,
-    # Not so of what is no number.
+    # This comparison is False for NaN.
     float: lambda value: type(value) in (int, float) and abs(value) < _MOST_SECONDS,
 }
 _PLAIN_ALL: dict[Any, Check] = {

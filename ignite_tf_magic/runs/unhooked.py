@@ -1,7 +1,8 @@
-"""Finds processes of a worker that use TensorFlow, and that the run cannot make part of it. Standard library only.
+"""Finds processes of a worker that use TensorFlow but cannot take part in the run. Standard library only.
 
 Python reads PYTHONPATH unless an option forbids it (-I, -E, -S). A shell script may have replaced it, or put a
-directory with another sitecustomize.py in front. Linux shows such a process from outside; elsewhere none is found.
+directory with another sitecustomize.py in front. Linux shows such processes from outside; other systems do not, so
+none is found there.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _PROC = Path("/proc")
 
 
 class UnhookedWatch:
-    """Looks at the processes of this session now and then, and reports each that is not part of the run once.
+    """Checks the processes of this session at intervals and reports each process outside the run once.
 
     Attributes:
-        found: What was reported.
+        found: The reported lines.
 
     Args:
-        directory: What is the first of PYTHONPATH in those that are.
-        say: Takes a line.
+        directory: First entry of PYTHONPATH in the processes that belong to the run.
+        say: Called with each line to report.
     """
 
     def __init__(self, directory: str, say: Callable[[str], None]) -> None:
@@ -35,7 +36,7 @@ class UnhookedWatch:
         self._own = _read(os.getpid(), "cmdline")
 
     def start(self) -> None:
-        """Begin to look, in a thread that ends with the process."""
+        """Start checking, in a thread that ends with the process."""
         if _PROC.joinpath("self", "maps").exists():
             threading.Thread(target=self._work, name="unhooked-watch", daemon=True).start()
 
@@ -45,13 +46,13 @@ class UnhookedWatch:
             self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         for pid in _session():
             if pid in self._known or _MARK not in _read(pid, "maps"):
                 continue
             self._known.add(pid)
             command = _read(pid, "cmdline")
-            # One that was forked has the hooks of the process that it was forked from.
+            # A forked process has the import hooks of its parent.
             if command != self._own and not self._is_hooked(pid, command):
                 self.found.append(self._words(pid, command))
                 self._say(self.found[-1])
@@ -62,7 +63,7 @@ class UnhookedWatch:
         return any(map(self._comes_first, paths)) and not _is_deaf(command)
 
     def _comes_first(self, paths: bytes) -> bool:
-        """Tell whether the first directory with a sitecustomize is that of the run."""
+        """Return whether the run's directory is the first one that has a sitecustomize."""
         for each in os.fsdecode(paths).split(":"):
             if each == self._directory or Path(each, "sitecustomize.py").exists():
                 return each == self._directory
@@ -78,7 +79,7 @@ class UnhookedWatch:
 
 
 def _session() -> Iterator[int]:
-    """Yield the processes of this one's session: a worker's first process has begun one."""
+    """Yield the process ids of this process's session, which the worker's first process started."""
     own = os.getsid(0)
     for path in _PROC.iterdir():
         if path.name.isdigit():
@@ -97,7 +98,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _is_deaf(command: bytes) -> bool:
-    """Whether an interpreter was told to ignore its environment, or to leave `site` out."""
+    """Return whether an interpreter's options make it ignore its environment or skip `site`."""
     for word in command.split(b"\0")[1:]:
         if not word.startswith(b"-") or word in (b"-c", b"-m", b"-"):
             return False

@@ -1,4 +1,4 @@
-"""Verdicts on failures: which of several explains the run's, and may another attempt fare better? Pure."""
+"""Verdicts on failures: which worker's failure explains the run's, and may another attempt succeed? Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ignite_tf_magic.runs.record import WorkerRecord
 
 EXIT_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: the script itself asks for another attempt
 EXIT_HOST_LOST = 113  # errno EHOSTUNREACH
-TOO_MUCH_MEMORY = "memory"  # why a shim ended a worker: it had more than its limit
-# Linux', whatever the system of who looks: workers run there.
+TOO_MUCH_MEMORY = "memory"  # the shim's reason for ending a worker that exceeded its memory limit
+# Signals of Linux, where workers run, whatever the system of this process.
 _SIGNAL_NAMES = [
     *("SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE"),
     *("SIGKILL", "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT"),
@@ -19,14 +19,14 @@ _SIGNAL_NAMES = [
     *("SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS"),
 ]
 _SIGNALS = {**dict(enumerate(_SIGNAL_NAMES, start=1)), 34: "SIGRTMIN", 64: "SIGRTMAX"}
-# A worker that fails within this time before another may have failed because of it.
+# If two workers fail within this time, the first may have failed because of the second.
 _CONSEQUENCE_S = 1.0
 _CONSEQUENCE = re.compile(
     r"UnavailableError|AbortedError|CancelledError|UNAVAILABLE|Socket closed|Connection reset by peer|"
     r"failed to connect to all addresses|coordination service|Collective ops is aborted|stopped sending heartbeats"
 )
 PORT_TAKEN = re.compile(r"Could not start gRPC server|Failed to add port to server|Address already in use")
-# What the world around a script does to it, and may not do the next time.
+# Failures caused by the environment of a script, which may not happen again.
 _PASSING = re.compile(
     r"No space left on device|Errno 28|ENOSPC|Cannot allocate memory|"
     r"No route to host|Network is unreachable|Network is down|Connection timed out"
@@ -54,7 +54,7 @@ def normal_exit(return_code: int) -> tuple[int, str | None]:
 
 
 def describe_end(exit_code: int, end: WorkerEnd | None) -> str:
-    """Say in words how a worker ended, and which disk of its host was full, or could only be read, then."""
+    """Describe how a worker ended, and which disk of its host was full or read-only at that time."""
     if end and end.reason == TOO_MUCH_MEMORY:
         return "it was ended, as it had more memory than its limit (--memory)"
     told = describe_exit(exit_code, oom=end.oom if end else None)
@@ -65,12 +65,12 @@ def describe_end(exit_code: int, end: WorkerEnd | None) -> str:
 
 
 def is_read_only(end: WorkerEnd) -> bool:
-    """Tell whether the disk that its host names could not be written, rather than being full."""
+    """Return whether the reported disk was read-only rather than full."""
     return bool(end.full_disk and end.full_disk.endswith("(read-only)"))
 
 
 def describe_exit(exit_code: int, *, oom: bool | None = None) -> str:
-    """Say in words how a process ended; `oom` tells whether the system killed it for want of memory."""
+    """Describe how a process ended; `oom` is whether the system killed it for lack of memory, None if unknown."""
     if exit_code == EXIT_HOST_LOST:
         return "its host is out of reach"
     name = normal_exit(exit_code)[1]
@@ -82,10 +82,10 @@ def describe_exit(exit_code: int, *, oom: bool | None = None) -> str:
 
 
 def first_failing(workers: Sequence[WorkerRecord], ends: Mapping[int, WorkerEnd]) -> WorkerRecord | None:
-    """Find the worker whose failure explains the run's.
+    """Return the worker whose failure explains the run's, or None.
 
-    That is the first to fail by time, among those that were not ended by the owner; but one that only
-    lost its connection to another steps back behind a worker that failed by itself within a second.
+    This is the first worker to fail that the owner did not end. But if it only lost its connection to another worker,
+    a worker that failed by itself within a second takes precedence.
     """
     failed = [each for each in workers if each.exit_code and not each.ended_by_owner]
     failed.sort(key=lambda each: each.ended_at or 0.0)
@@ -98,15 +98,15 @@ def first_failing(workers: Sequence[WorkerRecord], ends: Mapping[int, WorkerEnd]
 
 def _is_consequence(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
     if worker.signal not in (None, "SIGABRT"):
-        return False  # somebody, or the system, ended it
+        return False  # a user or the system ended it
     return end is not None and _CONSEQUENCE.search(end.words) is not None
 
 
 def is_retryable(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
-    """Tell whether the same script may succeed another time.
+    """Return whether the same script may succeed another time.
 
-    It may after a signal, an OOM kill or a lost host, when a connection broke or a disk was full, and when it
-    says so by exit code 75. An exception of the script's own is its last word, and more memory than its limit.
+    Retryable failures are a signal, an OOM kill, a lost host, a broken connection, a full disk, and exit code 75, by
+    which a script asks for a retry. Exceptions of the script itself and exceeding the memory limit are final.
     """
     if end is not None and end.reason == TOO_MUCH_MEMORY:
         return False
@@ -120,5 +120,5 @@ def is_retryable(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
 
 
 def took_a_port(ends: Mapping[int, WorkerEnd]) -> bool:
-    """Tell whether a worker failed because its TensorFlow server could not have its port."""
+    """Return whether a worker failed because its TensorFlow server could not bind its port."""
     return any(PORT_TAKEN.search(end.words) for end in ends.values())

@@ -1,4 +1,4 @@
-"""Which workers may start warm, in a process that has imported TensorFlow before there was a task. Pure."""
+"""Decides which workers may start warm: in a process that imported TensorFlow before the task existed. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ignite_tf_magic.runs.task import DEFAULT_ENVIRONMENT, WorkerTask
 
 _PARKED = "ignite_tf_magic.runs.parked"
 _TENSORFLOW = re.compile(r"^\s*(?:import|from)\s+(?:tensorflow|keras)\b", re.MULTILINE)
-# What a script does before it imports TensorFlow may tell it what to do; and libraries that are loaded before it.
+# If a script does one of these before it imports TensorFlow, the import may have another result.
 _COMES_FIRST = re.compile(r"\b(?:environ|putenv|unsetenv|jax|torch|tf_keras|sys\.path)\b")
-# What is another's in each run, and nothing is imported differently for.
+# Variables that differ in every run and do not affect imports.
 _OF_A_RUN = re.compile(
     r"IGNITE_|TF_CONFIG$|(?:RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
 )
-# TensorFlow, and what a worker imports of this package as soon as it has it.
+# TensorFlow, and the modules of this package that a worker imports right after it.
 _IMPORTS = (
     "tensorflow",
     "ignite_tf_magic.session.registration",
@@ -27,15 +27,15 @@ _HIDDEN = ("keras", "tensorflow")
 
 
 def may_start_warm(script: str) -> bool:
-    """Tell whether a script finds in a warm process what it finds in another one, as far as its text tells.
+    """Return whether a script works the same in a warm process, as far as its text shows.
 
-    One that sets variables, or imports libraries that are to be loaded before TensorFlow, starts cold.
+    Scripts that set environment variables, or import libraries that must be loaded before TensorFlow, start cold.
     """
     return _TENSORFLOW.search(script) is not None and _COMES_FIRST.search(script) is None
 
 
 def early_program(interpreter: str, task: WorkerTask) -> EarlyProgram:
-    """Return what to start early for such a task of a later run."""
+    """Return the program to start early for a task like this one in a later run."""
     own = {name: value for name, value in task.environment.items() if not _OF_A_RUN.match(name)}
     settings = {"environment": {**DEFAULT_ENVIRONMENT, **own}, "imports": _IMPORTS, "hidden": _HIDDEN}
     return EarlyProgram((interpreter, "-m", _PARKED), json.dumps(settings, sort_keys=True))

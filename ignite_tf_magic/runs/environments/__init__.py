@@ -1,1 +1,1 @@
-"""Python environments for workers: what a project asks for, built on the hosts."""
+"""Python environments for workers, built on the hosts from a project's requirements."""

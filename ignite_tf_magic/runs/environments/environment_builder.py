@@ -1,16 +1,16 @@
-"""Builds a virtual environment on a host. Standard library only, for Python 3.8 and later: it is sent there alone.
+"""Builds a virtual environment on a host. Standard library only, for Python 3.8 and later: only this file is sent.
 
-Run by the interpreter on which the environment is to stand, in a directory of its own with ORDER:
+The interpreter that the environment is based on runs it, in a separate directory that contains ORDER:
 
-    target         where the environment is to be
+    target         path of the environment
     requirements   a file
-    added          names of what is installed beside it, in any version
-    wheels         a directory to be used instead of a package index, or null
-    uv             a program, or null; without one that works pip does it
+    added          names of packages to install in addition, in any version
+    wheels         a directory to use instead of a package index, or null
+    uv             path of the program, or null; if it is missing or does not work, pip is used
 
-Everything is made in that directory and moved to its place in one step, so that who removes the directory removes all
-that is incomplete. Exit codes: 0, the environment is there; NO_INDEX, no package index could be reached, and HOST_FILE
-tells for what kind of host wheels would have to be brought. After anything else the last lines of the output say why.
+Everything is built in that directory and moved to its place in one step, so removing the directory removes all
+incomplete parts. Exit codes: 0 if the environment is ready; NO_INDEX if no package index could be reached. HOST_FILE
+then describes the host for choosing wheels. After any other code, the last lines of the output say what failed.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 ORDER, HOST_FILE = "order.json", "host.json"
 NO_INDEX = 69  # EX_UNAVAILABLE
-# Directories of builds have this name and some random bytes, in hex.
+# Build directories have names of this prefix and some random bytes in hex.
 RUN_PREFIX, NUM_RUN_BYTES = "env-", 4
-# What uv and pip say when nothing answers; an index that answers "there is no such package" is another matter.
+# Messages of uv and pip if no index answers. An index that answers "there is no such package" is a different error.
 _SILENCE = re.compile(
     r"error sending request|dns error|tcp connect error|client error \(Connect\)|Connection refused|"
     r"Network is unreachable|Temporary failure in name resolution|Name or service not known|No route to host|"
     r"NewConnectionError|ConnectTimeoutError|operation timed out|network was disabled"
 )
-# Where no index answers, the wheels come another way: it need not be asked for long.
+# Few retries: if no index answers, the wheels are sent to the host instead.
 _TEMPERATE = {"UV_HTTP_RETRIES": "1", "PIP_RETRIES": "1"}
 _STALE_S = 86400.0
 _MAX_SCRIPT_BYTES = 1 << 20
 
 
 class Failed(Exception):
-    """A step ended with another exit code than 0."""
+    """A step ended with a nonzero exit code."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(words)
@@ -54,7 +54,7 @@ class Failed(Exception):
 
 
 def main() -> int:
-    """Build what the order says, unless it is there."""
+    """Build the environment of the order, unless it exists."""
     import fcntl
 
     with open(ORDER, encoding="utf-8") as file:
@@ -82,12 +82,12 @@ def main() -> int:
 
 
 def is_there(target: str) -> bool:
-    """Tell whether an environment is complete, nobody else's, and its interpreter still starts."""
+    """Return whether an environment exists, belongs to this user or root, and its interpreter still starts."""
     return _is_ours(target) and _works([f"{target}/bin/python", "-I", "-c", ""])
 
 
 def _is_ours(target: str) -> bool:
-    """Tell whether all of it is this user's or root's: another account may have left something in it."""
+    """Return whether all its files belong to this user or root, so that no other account has planted anything."""
     trusted = (0, os.getuid())
     paths = [target]
     for folder, folders, files in os.walk(target):
@@ -111,16 +111,16 @@ def build(order: dict[str, Any]) -> None:
     if order["wheels"]:
         install += ["--no-index", "--find-links", order["wheels"]]
     _run([*install, "-r", order["requirements"]])
-    _run([*install, *order["added"]])  # nothing is done for those that are there
+    _run([*install, *order["added"]])  # does nothing for packages that are already installed
     _rename_inside(part, order["target"])
-    shutil.rmtree(order["target"], ignore_errors=True)  # one that does not work any more
-    _sync(part)  # a power cut must not leave the name of an environment with empty files
+    shutil.rmtree(order["target"], ignore_errors=True)  # an environment that no longer works
+    _sync(part)  # after a power cut, the environment must not exist with empty files
     os.rename(part, order["target"])
     _say(f"the environment is ready after {time.monotonic() - began:.1f} s")
 
 
 def _sync(path: str) -> None:
-    """Have what was written to the disk of a directory reach it; an agent's `sync_disk` is not here."""
+    """Flush the file system of a directory to disk. An agent's `sync_disk` is not available here."""
     import ctypes
 
     descriptor = os.open(path, os.O_RDONLY)
@@ -141,10 +141,10 @@ def _works(command: list[str]) -> bool:
 
 
 def _run(command: list[str]) -> None:
-    """Run a program, and pass its words on, line by line.
+    """Run a program and print its output line by line.
 
     Raises:
-        Failed: It ended with another code than 0.
+        Failed: It ended with a nonzero exit code.
     """
     env = {**_TEMPERATE, **os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
     child = subprocess.Popen(
@@ -161,7 +161,7 @@ def _run(command: list[str]) -> None:
 
 
 def _rename_inside(part: str, target: str) -> None:
-    """Let scripts and settings that name the place of the building name the place where it will be."""
+    """Replace the path of the build directory by the final path in scripts and settings."""
     folder = f"{part}/bin"
     for path in [f"{part}/pyvenv.cfg", *(f"{folder}/{name}" for name in os.listdir(folder))]:
         if os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) > _MAX_SCRIPT_BYTES:
@@ -174,7 +174,7 @@ def _rename_inside(part: str, target: str) -> None:
 
 
 def _describe_host() -> None:
-    """Write down for what host wheels would have to be chosen."""
+    """Write the facts about this host that are needed to choose wheels for it."""
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
     facts = {"platform": sysconfig.get_platform(), "version": list(sys.version_info[:2]), "libc": libc}
     with open(HOST_FILE, "w", encoding="utf-8") as file:
@@ -182,7 +182,7 @@ def _describe_host() -> None:
 
 
 def _remove_stale(runs: str) -> None:
-    """Remove what is left of builds whose callers were lost."""
+    """Remove the directories of old builds whose callers were lost."""
     name_of_build = re.compile(f"{RUN_PREFIX}[0-9a-f]{{{2 * NUM_RUN_BYTES}}}")
     for entry in os.scandir(runs):
         if not name_of_build.fullmatch(entry.name):

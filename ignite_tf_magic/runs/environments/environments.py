@@ -1,4 +1,4 @@
-"""Virtual environments for workers: built once on each host for the same words and interpreter, then used again."""
+"""Virtual environments for workers: built once on each host per requirements and interpreter, then reused."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def prepare_environments(
     *,
     python: str | None = None,
 ) -> tuple[HostRecord, ...]:
-    """Make sure that hosts have an environment, all at once; gives them with it. Building takes as long as it takes.
+    """Make sure that hosts have an environment, all at once; return the host records with it. Has no time limit.
 
     Args:
-        hosts: Where workers may run.
-        requirements: What is installed there.
-        reach: How hosts are reached.
-        report: Told how it goes on, a line at a time, beginning with the host's name.
-        python: Interpreter on which the environments stand; each host's configured one by default.
+        hosts: Hosts that may run workers.
+        requirements: The packages to install.
+        reach: How to reach the hosts.
+        report: Called with progress messages of one line, beginning with the host's name.
+        python: Interpreter on which the environments are based; by default, each host's configured one.
 
     Raises:
-        EnvironmentFailed: A host has none, with the reason; nothing incomplete is left there.
-        LaunchError: A host cannot be used, or wheels for it cannot be had.
+        EnvironmentFailed: A host's environment cannot be built; the message says why. Nothing incomplete is left there.
+        LaunchError: A host cannot be used, or the wheels for it cannot be downloaded.
     """
     wanted, cancelled, talking = list(hosts), threading.Event(), threading.Lock()
 
@@ -83,7 +83,7 @@ def prepare_environments(
             try:
                 wait_for(futures)
             except BaseException:
-                cancelled.set()  # what is under way on hosts is ended before this is left
+                cancelled.set()  # builds in progress on hosts are ended before this function exits
                 raise
     _raise_first([error for future in futures if (error := future.exception()) is not None])
     return tuple(
@@ -104,7 +104,7 @@ def _raise_first(errors: list[BaseException]) -> None:
 
 
 class _Lines:
-    """Takes a log and hands its lines on; keeps the last ones."""
+    """Receives a log, passes its lines on, and keeps the last ones."""
 
     def __init__(self, say: Report) -> None:
         self._say = say
@@ -112,7 +112,7 @@ class _Lines:
         self.last: deque[str] = deque(maxlen=_NUM_LAST_LINES)
 
     def data(self, host: str, path: str, offset: int, data: bytes) -> None:
-        """Take bytes of the log. Details, which are indented, are not handed on."""
+        """Process bytes of the log. Indented lines, which are details, are not passed on."""
         del host, path, offset
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in (each.decode(errors="replace").rstrip() for each in lines):
@@ -121,7 +121,7 @@ class _Lines:
                 self._say(line)
 
     def gap(self, host: str, path: str, start: int, end: int) -> None:
-        """Take note of nothing: so much is never written."""
+        """Do nothing: the log never becomes so long."""
 
 
 class _Site:
@@ -145,7 +145,7 @@ class _Site:
         self._is_here = is_here
 
     def prepare(self, interpreter: str) -> str:
-        """Return the directory of the environment, built when it is not there."""
+        """Return the directory of the environment; build it if it does not exist."""
         facts, python = self._host.hello(), self._host.probe(interpreter)
         requirements = self._requirements
         target = f"{facts.root}/venvs/{requirements.digest_on(facts, python)}"
@@ -170,7 +170,7 @@ class _Site:
         try:
             self._host.probe(interpreter)
         except HostRefused:
-            return False  # it is not there, or does not work any more
+            return False  # it does not exist, or no longer works
         return True
 
     def _ship(self, facts: HostFacts, parcel: Parcel) -> str:
@@ -188,7 +188,7 @@ class _Site:
         return f"{self._ship(facts, parcel)}/uv" if parcel else None
 
     def _build(self, facts: HostFacts, base: str, order: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Build; gives what the host is when it reached no index.
+        """Build the environment; return facts about the host if it reached no package index, else None.
 
         Raises:
             EnvironmentFailed: It cannot be built.
@@ -230,13 +230,12 @@ class _Site:
 
     @contextmanager
     def _leaving_nothing(self, run: str) -> Iterator[None]:
-        """Remove the directory of a build, with all that was not finished in it."""
+        """Remove the directory of a build afterwards, with everything unfinished in it."""
         try:
             yield
         finally:
-            with suppress(
-                HostError
-            ):  # what cannot be ended now ends with its lease, and is removed by a later build
+            # If the host fails now, the lease ends the build, and a later build removes the directory.
+            with suppress(HostError):
                 self._host.end(run, grace_s=0)
                 self._remove(run)
 

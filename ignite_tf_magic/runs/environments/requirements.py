@@ -1,4 +1,4 @@
-"""Requirements that a person has of the workers' interpreter."""
+"""A user's requirements for the workers' interpreter."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.runs.environments.wheels import pack_wheels
 
-# What this package itself imports wherever it reads from Ignite: installed too, if what is asked for does not bring it.
+# Packages that this package imports wherever it reads from Ignite. They are installed if the requirements do not
+# include them.
 ADDED = ("numpy", "fsspec")
-_RECIPE = 1  # counts the changes of how environments are built, which make others of the same words
+_RECIPE = 1  # increased when the build procedure changes, so that environments are built anew
 _NAMES_FILES = ("-r", "-c", "-e", "--requirement", "--constraint", "--editable", ".", "/", "file:")
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What the workers' interpreter is to have installed.
+    """The packages to install for the workers' interpreter.
 
     Attributes:
-        name: What messages call it.
-        lines: As pip reads them, without comments.
-        wheels: Where all of it comes from; None asks a package index.
+        name: Name for messages.
+        lines: Lines in pip's format, without comments.
+        wheels: Bundle of wheels to install from; None uses a package index.
     """
 
     name: str
@@ -34,22 +35,22 @@ class Requirements:
 
     @property
     def text(self) -> str:
-        """Return the lines as a file."""
+        """The lines as the content of a file."""
         return "\n".join([*self.lines, ""])
 
     def digest_on(self, facts: HostFacts, python: ProbeFacts) -> str:
-        """Name the environment that this makes of an interpreter of a host."""
+        """Return an identifier of the environment for this interpreter on this host."""
         base = [facts.platform, facts.machine, python.interpreter, python.version]
         content = [_RECIPE, ADDED, self.lines, self.wheels.digest if self.wheels else None, base]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
 def read_requirements(path: Path, wheels: Path | None = None) -> Requirements:
-    """Read a file of requirements, and pack a directory of wheels that has all of them.
+    """Read a requirements file, and pack a directory of wheels that contains all of them.
 
     Raises:
-        ConfigError: It cannot be read, names other files, or there are no wheels.
-        ParcelError: The wheels cannot be shipped.
+        ConfigError: The file cannot be read or names other files, or there are no wheels.
+        ParcelError: The wheels cannot be packed.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What this machine has for hosts that reach no package index: wheels, and uv."""
+"""Provides wheels and uv from this machine for hosts that reach no package index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ignite_tf_magic.launch.hosts import UNPACKED_LIMIT_BYTES
 from ignite_tf_magic.launch.parcels import Parcel, pack_tree
 from ignite_tf_magic.launch.spawner import own_python
 
-# The oldest C library that wheels of today are made for, by its minor version.
+# The minor version of the oldest glibc that current wheels support.
 _FIRST_GLIBC = 5
 _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _NUM_LAST_LINES = 15
@@ -26,15 +26,15 @@ _POLL_S = 0.1
 
 
 def pack_wheels(folder: Path) -> Parcel:
-    """Pack a directory of wheels for hosts."""
+    """Pack a directory of wheels into a bundle for hosts."""
     return pack_tree(folder, max_bytes=UNPACKED_LIMIT_BYTES)
 
 
 def platform_tags(host: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the tags of the wheels that run on a host, the most fitting first.
+    """Return the platform tags of wheels that run on a host, best first.
 
     Args:
-        host: What the host says: {"platform": "linux-x86_64", "libc": "glibc 2.36" or None}.
+        host: Facts about the host: {"platform": "linux-x86_64", "libc": "glibc 2.36" or None}.
     """
     platform = re.sub(r"[-.]", "_", str(host["platform"]))
     glibc = re.fullmatch(r"glibc 2\.(\d+).*", host.get("libc") or "")
@@ -50,11 +50,11 @@ def platform_tags(host: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Supplies:
-    """What is fetched or packed here once, for all hosts that lack it. Thread-safe.
+    """Wheels and uv, fetched or packed here once for all hosts that lack them. Thread-safe.
 
     Args:
         folder: An empty directory to work in.
-        cancelled: Ends what is under way.
+        cancelled: When set, operations in progress are ended.
     """
 
     def __init__(self, folder: Path, cancelled: threading.Event) -> None:
@@ -65,12 +65,12 @@ class Supplies:
         self._uv: Parcel | None = None
 
     def wheels(self, requirements: str, added: Sequence[str], host: Mapping[str, Any]) -> Parcel:
-        """Fetch all wheels that an environment on a kind of host needs.
+        """Download all wheels that an environment on a kind of host needs.
 
-        Conditions ("; python_version < ...") in requirements are judged for this machine.
+        Conditions ("; python_version < ...") in requirements are evaluated for this machine.
 
         Raises:
-            LaunchError: They cannot be had, and why.
+            LaunchError: The wheels cannot be downloaded; the message says why.
         """
         kind = json.dumps(host, sort_keys=True)
         with self._lock:
@@ -103,7 +103,7 @@ class Supplies:
         listed.write_text(requirements, encoding="utf-8")
         self._run([*command, "-r", str(listed)])
         lacking = [name for name in added if not any(folder.glob(f"{name}-*.whl"))]
-        if lacking:  # apart from the first: hashes in requirements would have to cover these, too
+        if lacking:  # in a separate call: if the requirements have hashes, all packages in a call need them
             self._run([*command, *lacking])
 
     def _run(self, command: Sequence[str]) -> None:
@@ -121,12 +121,12 @@ class Supplies:
             raise LaunchError(f"the wheels cannot be fetched here either; pip said:\n  {last}")
 
     def own_uv(self) -> str | None:
-        """Find uv on this machine."""
+        """Return the path of uv on this machine, or None."""
         beside = Path(sys.executable).with_name("uv.exe" if sys.platform == "win32" else "uv")
         return str(beside) if beside.is_file() else shutil.which("uv")
 
     def packed_uv(self) -> Parcel | None:
-        """Pack uv for hosts of this machine's kind; None when there is none."""
+        """Return uv as a bundle for hosts of this machine's kind, or None if it is not installed."""
         found = self.own_uv()
         with self._lock:
             if found is not None and self._uv is None:

@@ -1,1 +1,1 @@
-"""A run as one looks at it, here or elsewhere: its state, output, files and reasons."""
+"""A run as users see it, here or from another machine: its state, output, files and errors."""

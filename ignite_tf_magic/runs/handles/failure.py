@@ -1,4 +1,4 @@
-"""Why a run failed: which worker failed first, how its process ended, what it said, what helps."""
+"""Explains why a run failed: which worker failed first, how its process ended, its last output, and a hint."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ NUM_LAST_LINES = 30
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of a run, the first failing worker's where a worker failed.
+    """The failure of a run: that of the first failing worker, if a worker failed.
 
     Attributes:
-        summary: One sentence: what happened to whom.
-        worker: Number of the task that failed first, or of the first that did not start, or join the others.
-        task: Its name.
-        exit_text: How its process ended, in words; None when it was still running.
+        summary: One sentence that says what failed.
+        worker: Number of the task that failed first, or of the first that did not start or join the others.
+        task: Name of that task.
+        exit_text: How its process ended, as text; None if it was still running.
         last_lines: The end of its output, without the traceback.
-        traceback: The Python traceback, None when there was none.
+        traceback: The Python traceback; None if there was none.
         hint: What to do about it, for known causes.
         log: File with all its output.
     """
@@ -42,7 +42,7 @@ class Failure:
 
 
 def diagnose(directory: RunDirectory, record: RunRecord) -> Failure | None:
-    """Explain a failed run; None for a run that has not failed."""
+    """Return the explanation of a failed run, or None for a run that has not failed."""
     if record.state is not RunState.FAILED:
         return None
     if record.failed_worker is None or record.failed_worker >= len(record.workers):
@@ -111,7 +111,7 @@ _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 
 def _about_module(name: str, python: str) -> str:
-    """Advise pip for what this machine has installed; another module may be a file of the user's."""
+    """Return a hint on a missing module. One that is not installed here either may be a file of the user's."""
     from importlib.metadata import packages_distributions
 
     install = f"{shlex.quote(python)} -m pip install {name}"

@@ -1,6 +1,6 @@
-"""Runs as anybody sees them: another notebook or a shell lists, follows and stops them.
+"""Runs as any process sees them: another notebook or a shell lists, follows and stops them.
 
-All of it works from the runs' directories alone, while Ignite is down and whoever the owner is.
+Everything works from the runs' directories alone, even while Ignite is down, and for any owner.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import GRACE_S
 
 _POLL_S = 0.05
-# An owner that has not stopped its run by then is itself stopped or stuck.
+# An owner that has not stopped its run within this time is itself stopped or stuck.
 _OWNER_PATIENCE_S = GRACE_S + 4.0
 
 
 class StopKind(Enum):
-    """What came of asking a run to stop."""
+    """The outcome of a request to stop a run."""
 
     STOPPED = "stopped"
     ALREADY_ENDED = "it had ended before"
@@ -41,7 +41,7 @@ class StopKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StopOutcome:
-    """What came of asking a run to stop, and the run afterwards."""
+    """The outcome of a request to stop a run, and the run's state afterwards."""
 
     kind: StopKind
     info: RunInfo
@@ -49,12 +49,12 @@ class StopOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, seen through its directory. Any number of processes may have one of the same run.
+    """A run, seen through its directory. Any number of processes may have a `Run` object for the same run.
 
     Attributes:
-        directory: Its files, or copies of them.
-        origin: Where it is.
-        reach: How its hosts are reached from here, when its owner does not answer.
+        directory: The run's files, or copies of them.
+        origin: Where the run is.
+        reach: How to reach its hosts from here if its owner does not answer.
     """
 
     directory: RunDirectory
@@ -67,7 +67,7 @@ class Run:
         return self.directory.run_id
 
     def info(self) -> RunInfo:
-        """Read what is known of the run now."""
+        """Return the run's current summary."""
         return self._look()[0]
 
     def _look(self) -> tuple[RunInfo, RunRecord]:
@@ -75,7 +75,7 @@ class Run:
         return read_info(self.directory, self.origin.has_owner)
 
     def record(self) -> RunRecord:
-        """Read the run's record."""
+        """Return the run's record."""
         return self._look()[1]
 
     def hosts(self) -> tuple[HostRecord, ...]:
@@ -87,9 +87,9 @@ class Run:
     ) -> Generator[OutputChunk, None, None]:
         """Yield the output of all workers, or of one, from the beginning until the run has ended.
 
-        Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading: the
-        run goes on, and can be followed again, from the beginning. `with_pauses` also gives chunks without text
-        while there is nothing new, some 20 a second. What cannot be read at the end is told in a last line.
+        Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading: the run
+        continues and can be followed again from the beginning. With `with_pauses`, also yields chunks without text
+        while there is nothing new, about 20 per second. Output that cannot be read is reported in lines at the end.
         """
         with self.origin.copying(self.record()) as copying:
             segments = _Segments(self.directory, worker)
@@ -104,27 +104,27 @@ class Run:
         return tail(self.log(worker), num_lines)
 
     def log(self, worker: int) -> Path:
-        """Return the file with the output of a worker since it was started last."""
+        """Return the file with a worker's output since it was last started."""
         return self.directory.log(worker, max(self.record().generation, 1))
 
     def logs(self, worker: int) -> list[Path]:
-        """List the files with a worker's output that are here, oldest first."""
+        """Return the files with a worker's output that exist here, oldest first."""
         generations = range(1, self.record().generation + 1)
         paths = [self.directory.log(worker, generation) for generation in generations]
         return [path for path in paths if path.exists()]
 
     def fetch(self, timeout_s: float = 30.0) -> tuple[UnreadOutput, ...]:
-        """Bring the output that there is by now here; gives what cannot be read."""
+        """Copy all output that exists by now to this machine; return what cannot be read."""
         deadline = time.monotonic() + timeout_s
         with self.origin.copying(self.record()) as copying:
             while not copying.is_complete() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
                 if not self.info().state.has_ended and copying.is_caught_up():
-                    break  # of a run that goes on there is always more
+                    break  # a run that continues never completes
             return self._missing(copying)
 
     def _missing(self, copying: Copying) -> tuple[UnreadOutput, ...]:
-        """List what cannot be read, of hosts that had workers."""
+        """Return the output that cannot be read, from hosts that had workers."""
         record = self.record()
         used = {host for worker in range(len(record.spec.roles)) for _, host in record.hosts_of(worker)}
         return tuple(lost for lost in copying.unreachable() if lost.log is not None or lost.host in used)
@@ -133,7 +133,7 @@ class Run:
         """Wait until the run has ended. An interrupt ends only the waiting.
 
         Raises:
-            DeadlineExceeded: It has not ended in that time; it goes on.
+            DeadlineExceeded: It has not ended in that time; it continues.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.origin.copying(self.record()):
@@ -144,16 +144,16 @@ class Run:
         return self.info()
 
     def failure(self) -> Failure | None:
-        """Explain why the run failed; None when it has not."""
+        """Return the explanation if the run failed, else None."""
         return diagnose(self.directory, self.record())
 
     def stop(self) -> StopOutcome:
         """End the run's own processes: SIGTERM, 3 s for the script to save, then SIGKILL.
 
-        Blocks until they are gone. The owner does it; where it is gone or stuck, this process does.
+        Blocks until they have ended. The owner ends them; if the owner is gone or stuck, this process does.
 
         Raises:
-            HostUnreachable: Some of its hosts cannot be reached; what runs there ends when its lease is over.
+            HostUnreachable: Some of its hosts cannot be reached; workers there end when their leases expire.
         """
         before = self.info()
         record = self.record()
@@ -173,7 +173,7 @@ class Run:
         deadline = time.monotonic() + _OWNER_PATIENCE_S
         while self._is_lost() or not self.is_over():
             if not self.origin.has_owner(record):
-                # It may have gone after its work was done, a moment before its workers' shims.
+                # The owner may have exited after its work was done, a moment before its workers' shims.
                 return StopKind.STOPPED if self.record().state.has_ended else StopKind.OWNER_WAS_GONE
             if time.monotonic() > deadline:
                 return StopKind.OWNER_DID_NOT_ANSWER
@@ -181,23 +181,23 @@ class Run:
         return StopKind.STOPPED
 
     def _is_lost(self) -> bool:
-        """Whether nobody answers for it: something of it may live here or on other hosts, whose leases may be long."""
+        """Return whether no process owns the run. Parts of it may still live, here or on hosts with long leases."""
         return self.info().state is RunState.LOST
 
     def _await_shims(self) -> None:
-        """Wait for those of this machine, which end just after they have told of their workers' end."""
+        """Wait for the shims on this machine, which exit just after reporting the end of their workers."""
         deadline = time.monotonic() + GRACE_S
         while self._has_living_jobs() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     def _mark_stopped(self) -> None:
-        """Write the end of a run down that nobody answers for."""
+        """Write the end of a run that has no owner."""
         record = self.record()
-        if (ended := mark_stopped(record, time.time())) is not record:  # else its owner had just gone
+        if (ended := mark_stopped(record, time.time())) is not record:  # else its owner had just ended it
             ended.write(self.directory)
 
     def is_over(self) -> bool:
-        """Whether the run has ended and no process of it is left on this machine."""
+        """Return whether the run has ended and none of its processes is left on this machine."""
         return self.info().state.has_ended and not self._has_living_jobs()
 
     def _has_living_jobs(self) -> bool:
@@ -205,7 +205,7 @@ class Run:
 
 
 class _Segments:
-    """The logs of a run that there are by now; asked for often, read again when the record has changed."""
+    """The existing logs of a run. Called often, so the list is only rebuilt when the record has changed."""
 
     def __init__(self, directory: RunDirectory, worker: int | None) -> None:
         self._directory = directory
@@ -239,7 +239,7 @@ def local_run(directory: RunDirectory, reach: Reach) -> Run:
 
 
 def read_runs(runs_dir: Path) -> tuple[list[RunInfo], list[Path]]:
-    """Read all runs, oldest first, and the directories of those whose record is damaged.
+    """Read all runs; return their summaries, oldest first, and the directories of runs with a damaged record.
 
     A directory without a record is not a run.
     """
@@ -255,5 +255,5 @@ def read_runs(runs_dir: Path) -> tuple[list[RunInfo], list[Path]]:
 
 
 def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
-    """List runs with a readable record, oldest first."""
+    """Return the runs with a readable record, oldest first."""
     return [info for info in read_runs(runs_dir)[0] if include_ended or not info.state.has_ended]

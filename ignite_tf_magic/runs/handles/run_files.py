@@ -1,4 +1,4 @@
-"""What a run leaves in igfs: igfs:///runs/RUN_ID/{checkpoints,events,logs,model}."""
+"""The files of a run in igfs: igfs:///runs/RUN_ID/{checkpoints,events,logs,model}."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Report = Callable[[str], None]
 
 
 class RunFiles(Closing):
-    """Makes a run's directories in igfs and keeps a copy of its workers' output there, in a thread of its own.
+    """Creates a run's directories in igfs and copies its workers' output there, in a separate thread.
 
-    A run never fails for it: what cannot be copied is told to `report`, once, and stays in the run's own directory.
+    A run never fails because of it: errors are reported once to `report`, and the output stays in the run's directory.
 
     Args:
-        host: Only the output of workers on this host is copied: of a detached run, each host copies its own.
+        host: Copy only the output of workers on this host; for detached runs, where each host copies its own.
     """
 
     def __init__(self, run: Run, options: ConnectOptions, report: Report, *, host: str | None = None) -> None:
@@ -46,16 +46,16 @@ class RunFiles(Closing):
         self._thread = threading.Thread(target=self._copy, name=f"files-{run.id}", daemon=True)
 
     def start(self) -> None:
-        """Begin; ends by itself after the run."""
+        """Start copying; it ends by itself after the run."""
         atexit.register(self.close)
         self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the end of a run's copying, for some time."""
+        """Wait until copying has ended, at most for the timeout."""
         self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Copy what is there and end."""
+        """Copy the remaining output and stop."""
         self._ending.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
@@ -72,8 +72,8 @@ class RunFiles(Closing):
         except IgniteTfError as error:
             self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
         except FileNotFoundError:
-            return  # somebody has removed the run
-        except (OSError, ValueError, TypeError) as error:  # no note of a gap can be written, or it is damaged
+            return  # the run was removed
+        except (OSError, ValueError, TypeError) as error:  # a gap's record is damaged or cannot be written
             self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
         finally:
             atexit.unregister(self.close)
@@ -110,7 +110,7 @@ class _IgfsCopy:
         self._copy = LogCopy(writer.tell(), writer.write, log.with_name(f"{log.name}.igfs.json"))
 
     def go_on(self) -> None:
-        """Copy what there is by now."""
+        """Copy all output that exists by now."""
         try:
             with FileIO(self._log) as file:
                 while (found := read_on(file, self._copy.offset, _MAX_COPY_BYTES))[1]:

@@ -1,1 +1,1 @@
-"""Hosts: which node is on which, who has room, who gets which partitions, and whether all of the data is there."""
+"""Hosts: maps nodes to hosts, checks capacity, assigns partitions, and checks that all data is present."""

@@ -1,4 +1,4 @@
-"""Whether hosts have room for a run: GPUs, ports and memory that no other run holds."""
+"""Checks whether hosts have room for a run: GPUs, ports and memory that no other run holds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _UNKNOWN = Capacity(error="it has not told yet what is free there")
 
 
 def needs_capacity(spec: RunSpec) -> bool:
-    """Tell whether hosts may have too little for a run."""
+    """Return whether a run needs resources that hosts may lack."""
     return spec.num_gpus > 0 or spec.memory_bytes > 0 or spec.port_range is not None
 
 
 def look(host: Host, spec: RunSpec) -> Capacity:
-    """Ask a host what it has for the workers of a run. Takes up to some seconds where there are GPUs."""
+    """Ask a host for its resources for the workers of a run. Takes up to some seconds if it has GPUs."""
     num_ports = len(spec.roles)
     try:
         facts = host.devices(with_gpus=spec.num_gpus > 0, port_range=spec.port_range, num_ports=num_ports)
@@ -39,15 +39,15 @@ def look(host: Host, spec: RunSpec) -> Capacity:
 
 
 def told_capacities(reports: Mapping[str, HostReport]) -> dict[str, Capacity]:
-    """Return what hosts have told lately; those that have not are missing."""
+    """Return the recently reported resources of hosts; hosts without a recent report are missing."""
     return {name: report.room for name, report in reports.items() if report.reachable and report.room}
 
 
 def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> dict[str, int]:
-    """Return how many workers have room on each host now.
+    """Return the number of workers that fit on each host now.
 
     Raises:
-        PlacementError: They would not fit if no other run held anything.
+        PlacementError: The workers would not fit even if no other run held any resources.
     """
     known = {host: rooms.get(host, _UNKNOWN) for host in hosts}
     largest = {host: spec.num_workers if room.error else _largest(spec, room) for host, room in known.items()}
@@ -57,7 +57,7 @@ def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -
 
 
 def insufficient_capacity(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> str | None:
-    """Say why the workers do not fit on these hosts now; None when they do."""
+    """Return why the workers do not fit on these hosts now, or None if they do."""
     if sum(limits(spec, hosts, rooms).values()) >= spec.num_workers:
         return None
     known = {host: rooms.get(host, _UNKNOWN) for host in hosts}
@@ -65,11 +65,11 @@ def insufficient_capacity(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[st
 
 
 def check_capacity(client: Client, record: RunRecord, rooms: Mapping[str, Capacity]) -> None:
-    """Find out whether a run has no room now. Does not read its cache, so that it may be asked often.
+    """Check whether a run has room now. Does not read its cache, so it may be called often.
 
     Raises:
-        NoRoom: It has none, on the hosts that it knows, and no node is on another one.
-        PlacementError: It will never have any there.
+        NoRoom: The run has no room on its known hosts, and no node has joined on another host.
+        PlacementError: The run will never have room on its known hosts.
     """
     known = set(record.topology)
     if not needs_capacity(record.spec) or any(
@@ -93,7 +93,7 @@ def _largest(spec: RunSpec, room: Capacity) -> int:
 
 
 def _fitting(spec: RunSpec, num_gpus: int, memory_bytes: int) -> int:
-    """Count the workers for which there are so many GPUs and so much memory."""
+    """Return the number of workers for which these GPUs and this memory suffice."""
     by_gpus = num_gpus // spec.num_gpus if spec.num_gpus else spec.num_workers
     by_memory = memory_bytes // spec.memory_bytes if spec.memory_bytes else spec.num_workers
     return min(by_gpus, by_memory)

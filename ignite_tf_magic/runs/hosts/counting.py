@@ -1,7 +1,7 @@
-"""The rows of a cache when workers are placed.
+"""Counts the rows of a cache when workers are placed.
 
-Nodes tell how many rows they have, whatever their number. Partitions are read to their ends only where that is little,
-where rows may be missing, or where nodes do not tell.
+Nodes report their row counts, which takes the same time for any number of rows. Partitions are read only if they are
+small, if rows may be missing, or if nodes do not report counts.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ _SETTLED_S, _MIN_COUNTS, _LOOK_S = 30.0, 4, 0.2
 _TOLD_S = 5.0
 _SAMPLED_PARTITIONS, _SAMPLED_BYTES = 32, 256 * 1024
 _LITTLE_BYTES = 256 * 1024
-# Where hashes spread rows over partitions, none is empty with so many for each.
+# If rows are spread over partitions by hash, no partition is empty with this many rows per partition.
 _DENSE_ROWS = 8
 _MANY = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class CountedCache:
-    """A cache as it is when a run's workers are placed.
+    """A cache with its row counts at the time when a run's workers are placed.
 
     Attributes:
-        partition_map: Who owns which partition.
-        rows: Of each partition; where nobody has looked into it, its part of what its node has.
-        row_bytes: Of the largest row that was looked at; 0 without one.
-        nodes: Of the cluster, by their ids.
-        rows_by_node: Rows of which a node has the primary copies; None where `rows` were counted themselves.
-        has_table: Whether nodes can count pieces of what they have, so that nothing is read for it.
-        topology: What tells each node from the others, as "host:port"; also those that are missing now.
-        warnings: What is missing, and is no reason to refuse.
-        packed: What tells how many rows there are where all numbers of rows here are of entries that hold many each.
+        partition_map: The owners of the partitions.
+        rows: Row count of each partition; an even part of its node's count if the partition was not read.
+        row_bytes: Size of the largest row that was read; 0 if none was.
+        nodes: Nodes of the cluster, by id.
+        rows_by_node: Number of rows of which each node has the primary copy; None if partitions were read instead.
+        has_table: Whether nodes can count some of their partitions by SQL, so that nothing has to be read.
+        topology: A "host:port" that identifies each node; includes nodes that are missing now.
+        warnings: Missing rows or nodes that do not prevent the run.
+        packed: Converts entries to rows if the cache's entries hold several rows each; all other counts here are then
+            counts of entries. Else None.
     """
 
     name: str
@@ -71,19 +72,19 @@ class CountedCache:
 def count_cache(
     client: Client, name: str, options: ConnectOptions | None = None, *, allow_partial: bool = False
 ) -> CountedCache:
-    """Count a cache's rows, as far as it takes to place workers, and note their number for the next time.
+    """Count a cache's rows as far as needed for placing workers, and store the count for the next time.
 
     Args:
-        client: Connected to the cluster.
-        name: Of the cache.
-        options: How the cluster is reached, with the endpoints that are configured; None looks for no missing nodes.
-        allow_partial: Only warn where rows or nodes are missing.
+        client: A client connected to the cluster.
+        name: Name of the cache.
+        options: Connection options with the configured endpoints; None does not look for missing nodes.
+        allow_partial: Only warn if rows or nodes are missing.
 
     Raises:
-        CacheNotFound: There is no such cache.
-        LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
-        PlacementError: Who owns them changes all the time.
-        SchemaError: Its rows are packed, and nobody knows how many they are.
+        CacheNotFound: The cache does not exist.
+        LoadIncomplete, RowsLost, NodesMissing: Some of its rows are missing.
+        PlacementError: Its owners keep changing.
+        SchemaError: Its rows are packed, and their number is unknown.
     """
     cache = find_cache(client, name, options)
     facts = read_facts(client, name)
@@ -106,17 +107,17 @@ def count_cache(
 
 
 def read_partitions(client: Client, counted: CountedCache) -> CountedCache:
-    """Count the rows of each partition of a cache of which nodes have told, by reading them.
+    """Count the rows of each partition by reading, for a cache that was counted by its nodes.
 
     Raises:
-        PlacementError: Who owns them changes all the time.
+        PlacementError: Its owners keep changing.
     """
     read = _read(client, client.cache(counted.name))
     return replace(read, topology=counted.topology, warnings=counted.warnings, packed=counted.packed)
 
 
 def _told_by_nodes(client: Client, cache: Cache, facts: Facts) -> CountedCache | None:
-    """Have the nodes tell; None where they do not, and where partitions have to be looked into."""
+    """Return the nodes' own row counts; None if nodes do not report them, or if partitions must be read."""
     baseline, known = cache.baseline(), last_count(facts)
     if WHOLE_CACHE in baseline.owners or are_in_doubt(cache, baseline, known):
         return None
@@ -134,13 +135,13 @@ def _told_by_nodes(client: Client, cache: Cache, facts: Facts) -> CountedCache |
 
 
 def _lacks_many(known: RowCount, num_partitions: int) -> bool:
-    """Whether the last count has found many rows, and these in some of the partitions only."""
+    """Return whether the last count found many rows, but in some of the partitions only."""
     was_dense = known.rows >= _DENSE_ROWS * num_partitions
     return was_dense and known.filled is not None and len(known.filled) < _MANY * num_partitions
 
 
 def _settled_rows(client: Client, cache: Cache) -> CountedCache | None:
-    """Ask nodes until what they have comes to what the cluster says, and its owners stay the same."""
+    """Ask nodes for their row counts until these sum up to the cluster's size and the owners are stable."""
     deadline = time.monotonic() + _TOLD_S
     while True:
         partition_map = cache.partition_map()
@@ -160,7 +161,7 @@ def _settled_rows(client: Client, cache: Cache) -> CountedCache | None:
 
 
 def _spread(partition_map: PartitionMap, rows_of: Mapping[uuid.UUID, int]) -> dict[int, int]:
-    """Give each partition its part of the rows of its node."""
+    """Divide each node's rows evenly among its partitions."""
     rows: dict[int, int] = {}
     for node, partitions in partition_map.owners.items():
         each, more = divmod(rows_of[node], max(len(partitions), 1))
@@ -169,7 +170,7 @@ def _spread(partition_map: PartitionMap, rows_of: Mapping[uuid.UUID, int]) -> di
 
 
 def _sampled(client: Client, cache: Cache, partition_map: PartitionMap) -> tuple[int, bool]:
-    """Look at the first row of some partitions; gives the bytes of the largest, and whether a partition has none."""
+    """Read the first row of some partitions; return the largest row's size and whether a partition is empty."""
     primary_of = partition_map.primary_of()
     chosen = sorted(primary_of)[:: max(1, len(primary_of) // _SAMPLED_PARTITIONS)]
     sizes: list[int] = []
@@ -189,17 +190,17 @@ def _sampled(client: Client, cache: Cache, partition_map: PartitionMap) -> tuple
 
 
 def _read(client: Client, cache: Cache) -> CountedCache:
-    """Count the rows of each partition by reading it, while the owners stay the same.
+    """Count the rows of each partition by reading, until the owners are the same before and after.
 
     Raises:
-        PlacementError: They change all the time, or one of them cannot be reached by anybody.
+        PlacementError: The owners keep changing, or one of them accepts no clients.
     """
     deadline = time.monotonic() + _SETTLED_S
     partition_map = cache.partition_map()
-    # One count may take longer than the deadline, while a node is being given up.
+    # A single count may take longer than the deadline if a node has just failed.
     for num_counts in itertools.count(1):
         stats = cache.partition_stats()
-        # Asked for after the count, which has found out which of a node's addresses lead to it from here.
+        # Asked after the count, which has found out which of each node's addresses works from here.
         nodes = {node.node_id: node for node in client.nodes()}
         before, partition_map = partition_map, cache.partition_map()
         unknown = [str(node) for node in partition_map.owners if node not in nodes]

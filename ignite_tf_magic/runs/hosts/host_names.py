@@ -1,9 +1,9 @@
-"""On which host each Ignite node runs, and what SSH calls that host. Pure: values in, values out.
+"""Determines on which host each Ignite node runs, and the SSH name of that host. Pure: values in, values out.
 
-A node lists every address of its machine: real ones, loopback, those of container bridges that every machine
-has. An address tells a host only if no two nodes that are on different machines list it. Two nodes are on
-different machines when each lists an address that the other does not, or both claim the same port of one
-address; this machine counts as one more node.
+A node lists every address of its machine: real ones, loopback, and those of container bridges, which every machine
+has. An address identifies a host only if no two nodes on different machines list it. Two nodes are on different
+machines if each lists an address that the other does not, or if both claim the same port of one address. This
+machine counts as one more node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ignite_tf_magic.settings.options import CONFIG_FILE, Endpoint, HostOptions
 
 
 class HostRoute(Enum):
-    """How a host is reached when not by SSH."""
+    """How a host is reached if not by SSH."""
 
     LOCAL = "local"
 
@@ -37,12 +37,12 @@ class HostOfNode:
     """A machine on which nodes run; equal for all nodes of one machine.
 
     Attributes:
-        name: Of the configuration, else an address; "localhost" for this machine when it has none.
-        ssh_name: What SSH calls it, or LOCAL for this machine.
-        addresses: Those that tell this host, best first; they may be unreachable from here.
-        python: Interpreter of workers there, when one is configured.
-        root: Directory of this package's files there, when one is configured.
-        tf_address: Where the workers of other hosts reach its workers, when it is configured.
+        name: Name in the configuration, else an address; "localhost" for this machine if it has neither.
+        ssh_name: SSH name of the host, or LOCAL for this machine.
+        addresses: Addresses that only this host has, best first; they may be unreachable from here.
+        python: Interpreter of the workers there, if configured.
+        root: State directory of this package there, if configured.
+        tf_address: Address at which workers of other hosts reach its workers, if configured.
     """
 
     name: str
@@ -55,7 +55,7 @@ class HostOfNode:
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """The host of every node, and what the user should know about how it was found."""
+    """The host of every node, and warnings for the user about how it was found."""
 
     hosts: Mapping[uuid.UUID, HostOfNode]
     warnings: tuple[str, ...] = ()
@@ -63,12 +63,12 @@ class HostNames:
 
 @dataclass(frozen=True, slots=True)
 class ThisMachine:
-    """What is known of nodes from where we stand.
+    """The cluster as seen from this machine.
 
     Attributes:
-        addresses: Of this machine.
-        reached: The address under which a node has answered us, for those that were asked. Leave out what went
-            through a tunnel: it would make another machine's nodes look like this one's.
+        addresses: Addresses of this machine.
+        reached: The address at which a node has answered, for the nodes that were contacted. Leave out addresses
+            reached through a tunnel: they would make nodes on another machine look like nodes on this one.
     """
 
     addresses: Collection[str] = ()
@@ -81,18 +81,18 @@ def name_hosts(
     here: ThisMachine = ThisMachine(),
     consistent_ids: Mapping[uuid.UUID, str] | None = None,
 ) -> HostNames:
-    """Say for each node on which host it runs.
+    """Return the host of each node.
 
     Args:
-        nodes: What each node lists.
-        configured: [hosts.NAME] of the configuration. An entry means a node by its id, by its consistent id
-            (in `node_ids`, or as NAME), or by an address that tells a host.
+        nodes: The endpoints that each node lists.
+        configured: The [hosts.NAME] tables of the configuration. A table refers to a node by its id or consistent id
+            (in `node_ids`, or as NAME), or by an address that identifies a host.
         here: This machine.
-        consistent_ids: Of the nodes, where they are known.
+        consistent_ids: Consistent ids of the nodes, as far as they are known.
 
     Raises:
-        ConfigError: A node's host cannot be told, or two entries of the configuration mean one node. The
-            message shows what to write.
+        ConfigError: A node's host cannot be determined, or two tables refer to the same node. The message shows what
+            to write.
     """
     seen = _SeenAddresses(nodes, here, consistent_ids or {})
     entries = {node: _entry(seen, node, configured) for node in nodes}
@@ -108,13 +108,13 @@ def name_hosts(
 
 
 class _SeenAddresses:
-    """The nodes' addresses.
+    """The addresses of the nodes.
 
     Attributes:
-        listed: Those of each node, written in one way.
-        own: Those of this machine.
-        ambiguous: Those that tell no host.
-        tells: Of each node, those that tell its host to anybody, best first.
+        listed: Addresses of each node, in normal form.
+        own: Addresses of this machine.
+        ambiguous: Addresses that do not identify a host.
+        tells: The addresses of each node that identify its host to any machine, best first.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class _SeenAddresses:
         return tuple(sorted(found, key=lambda address: (address != reached, *rank(address))))
 
     def is_here(self, node: uuid.UUID) -> bool:
-        """Tell whether the node runs on this machine, as far as its addresses tell."""
+        """Return whether the node runs on this machine, as far as its addresses show."""
         tells = self.tells[node]
         if tells:
             return any(address in self.own for address in tells)
@@ -172,7 +172,7 @@ class _SeenAddresses:
         return all(is_non_identifying(address) for address in self.listed[node])
 
     def _is_over_loopback(self) -> bool:
-        """Whether a node that answered on loopback lists nothing of another machine."""
+        """Return whether a node answered on loopback and lists no address of another machine."""
         return any(
             _is_loopback(address) and not set(self.tells[node]) - self.own
             for node, address in self._reached.items()
@@ -198,7 +198,7 @@ def _plain_addresses(entry: HostOptions) -> set[str]:
 
 
 def _groups(seen: _SeenAddresses, entries: Mapping[uuid.UUID, HostOptions | None]) -> list[list[uuid.UUID]]:
-    """Put nodes together that are on one host: by the configuration, else by a common address."""
+    """Group nodes that are on the same host: by the configuration, else by a common address."""
     keys = {node: {*seen.tells[node], *([_LOCAL_NAME] if seen.is_here(node) else [])} for node in entries}
     by_name: dict[str, list[uuid.UUID]] = {}
     free: list[list[uuid.UUID]] = []
@@ -225,9 +225,9 @@ def _host(seen: _SeenAddresses, group: Sequence[uuid.UUID], entry: HostOptions |
     is_here = any(seen.is_here(node) for node in group)
     if not (addresses or is_here or entry):
         return None
-    # The name is the same wherever one stands, so it does not depend on which address was reached.
+    # The name must not depend on which address was reached, so that it is the same on every machine.
     options = entry or HostOptions(min(addresses, key=rank, default=_LOCAL_NAME))
-    # A configured SSH name of a node that lists only loopback says that it is not this machine's loopback.
+    # If a node lists only loopback, a configured SSH name says that it is on another machine.
     ssh_name = options.ssh or (entry.name if entry else addresses[0] if addresses else LOCAL)
     is_local = is_here and (bool(addresses) or options.ssh is None)
     return HostOfNode(
@@ -266,7 +266,10 @@ def _unnamed(seen: _SeenAddresses, nodes: Sequence[uuid.UUID]) -> str:
 
 
 def _each_has_own(a: Collection[str], b: Collection[str]) -> bool:
-    """Tell whether each has an IP that the other lacks; of the same kind, as IPv6 has addresses that come and go."""
+    """Return whether each side has an IP that the other lacks.
+
+    Only IPs of the same kind are compared, because IPv6 addresses come and go.
+    """
     first, second = ({v for each in side if (v := _ip(each))} for side in (a, b))
     for kind in (_is_real_v4, _is_real_v6, _is_loopback_ip):
         ours, theirs = set(filter(kind, first)), set(filter(kind, second))
@@ -298,7 +301,7 @@ def _ip(address: str) -> _Ip | None:
 
 
 def plain_address(address: str) -> str:
-    """Write an address in one way: no brackets or zone, lower case, IPv4 as IPv4."""
+    """Return an address in normal form: no brackets or zone, lower case, mapped IPv4 as plain IPv4."""
     text = address.strip().strip("[]").lower()
     ip = _ip(text.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
@@ -312,13 +315,13 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_non_identifying(address: str) -> bool:
-    """Tell whether an address means another machine to everybody who uses it."""
+    """Return whether an address means a different machine on every machine that uses it."""
     ip = _ip(address)
     return _is_loopback(address) or bool(ip and (ip.is_link_local or ip.is_unspecified or ip.is_multicast))
 
 
 def rank(address: str) -> tuple[int, str]:
-    """Order: IPv4, IPv6, Docker's usual bridge, names, which may be known only to the machine itself."""
+    """Return the sort key of an address: IPv4, IPv6, Docker's default bridge, then names, which may be local only."""
     ip = _ip(address)
     if ip is None:
         return 9, address

@@ -1,8 +1,8 @@
-"""Placement of workers: on which host each runs, and which partitions it reads. Pure: values in, values out.
+"""Decides on which host each worker runs and which partitions it reads. Pure: values in, values out.
 
-Every partition is read by exactly one worker. Workers are balanced by rows; within that, a worker is
-given partitions of its own nodes first, then of its host, then of any. Hosts on which no worker may run
-are read by the others, over the network.
+Every partition is read by exactly one worker. Workers are balanced by rows. Within that limit, a worker gets
+partitions of its own nodes first, then of its host, then of any host. Partitions on hosts that may not run workers
+are read over the network.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from ignite_tf_magic.errors import PlacementError, format_ranges
 
-# A worker may have this much more than its even share if that keeps its reads on its own host.
+# A worker may have this multiple of an even share if that keeps its reads on its own host.
 SLACK = 1.05
-# Holds, when seats are dealt out, the rows of the hosts on which no worker may run.
+# Stands for all hosts that may not run workers when task slots are divided by rows.
 _ELSEWHERE = ""
 _Place = TypeVar("_Place", bound=Hashable)
 
@@ -30,10 +30,10 @@ class Assignment:
     Attributes:
         worker: Index of the worker.
         host: Where the worker runs.
-        node: The node to knock at first: of its own host, if there is one, that from which it reads most.
-        partitions: Ascending.
-        rows: Rows in all its partitions.
-        local_rows: Of these, the rows that a node of its own host holds.
+        node: The node to connect to first: the node of its own host, if there is one, from which it reads most.
+        partitions: Partition numbers, ascending.
+        rows: Number of rows in these partitions.
+        local_rows: Number of these rows that are on a node of its own host.
     """
 
     worker: int
@@ -46,13 +46,13 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRow:
-    """What a person is told of one assignment.
+    """A description of one assignment for users.
 
     Attributes:
         partitions: As ranges, "0-127,200".
-        rows_share: Of the rows of all workers, from 0 to 1.
-        num_bytes: An estimate: rows times the largest of those that were looked at.
-        local_bytes_share: Of `num_bytes`, what a node of the worker's own host holds, from 0 to 1; 1 without rows.
+        rows_share: Fraction of the rows of all workers, from 0 to 1.
+        num_bytes: Estimated size: number of rows times the size of the largest row that was read.
+        local_bytes_share: Fraction of `num_bytes` on nodes of the worker's own host, from 0 to 1; 1 without rows.
     """
 
     worker: int
@@ -76,23 +76,23 @@ def place(
     max_workers_by_host: Mapping[str, int] | None = None,
     slack: float = SLACK,
 ) -> tuple[Assignment, ...]:
-    """Spread partitions over workers, and workers over hosts.
+    """Assign partitions to workers, and workers to hosts.
 
-    No worker gets more than `slack` times its even share plus the largest partition; each gets rows. A host
-    gets workers by its rows; those that would be the share of hosts without workers are spread evenly.
+    No worker gets more than `slack` times its even share plus the largest partition, and each worker gets rows. The
+    number of workers on a host depends on its rows; workers for the rows of hosts without workers are spread evenly.
 
     Args:
         owners: The primary partitions of each node.
-        rows: Rows of each partition; partitions that are not named have none.
+        rows: Rows of each partition; partitions that are not listed have none.
         hosts: The host of each node that owns partitions, and of others that may run workers.
-        num_workers: How many assignments to make; they come in the order of their index.
-        usable_hosts: Where workers may run. Default: on every host that holds partitions.
-        max_workers_by_host: How many workers have room on a host (GPUs); others have no limit.
-        slack: How much more than its even share a worker may have, so that it reads all of a node.
+        num_workers: Number of assignments; they are returned in the order of their index.
+        usable_hosts: Hosts that may run workers; by default, all hosts that hold partitions.
+        max_workers_by_host: Limit of the number of workers on a host (GPUs); hosts that are not listed have no limit.
+        slack: The multiple of its even share that a worker may have in order to read all of a node.
 
     Raises:
-        PlacementError: There are fewer partitions with rows than workers (a single worker needs none), the
-            usable hosts have no room for them or do not exist, or a partition has two owners.
+        PlacementError: There are fewer partitions with rows than workers (a single worker needs none), the usable
+            hosts have no room for the workers or do not exist, or a partition has two owners.
     """
     cluster = _Cluster(owners, rows, hosts, usable_hosts)
     _check(cluster, num_workers)
@@ -103,7 +103,7 @@ def place(
 
 
 def explain(assignments: Sequence[Assignment], row_bytes: int) -> tuple[PlacementRow, ...]:
-    """Say for a table who reads what, and how much of it over the network; one row for each assignment."""
+    """Return a row of a table for each assignment: what it reads, and how much of that over the network."""
     total = sum(each.rows for each in assignments)
     return tuple(
         PlacementRow(
@@ -206,7 +206,7 @@ def _check_hosts(cluster: _Cluster) -> None:
 
 
 def _staff(cluster: _Cluster, num_workers: int, limits: Mapping[str, int]) -> list[_Worker]:
-    """Decide how many workers each host gets, and which of its nodes each of them calls its own."""
+    """Decide how many workers each host gets, and which of the host's nodes belong to each worker."""
     seats = _seats_of_hosts(cluster, num_workers, {host: max(0, limit) for host, limit in limits.items()})
     return [worker for host in sorted(seats) for worker in _staff_host(host, cluster, seats[host])]
 
@@ -249,9 +249,9 @@ def _staff_host(host: str, cluster: _Cluster, num_workers: int) -> list[_Worker]
 
 
 def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_seats: int) -> Counter[_Place]:
-    """Deal seats to places, one at a time, to the place with the most rows per seat it would have.
+    """Give task slots to places one at a time, each to the place with the most rows per slot after getting it.
 
-    No place gets more seats than its limit; seats beyond all limits are not given.
+    No place gets more slots than its limit; slots beyond all limits are not given.
     """
     seats: Counter[_Place] = Counter()
     for _ in range(num_seats):
@@ -263,7 +263,7 @@ def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_sea
 
 
 def _deal(workers: list[_Worker], cluster: _Cluster, share: float) -> None:
-    """Deal each partition to a worker where it is, while its share is not full; then the rest to any."""
+    """Give each partition to a worker on its node or host whose share is not full, and the rest to any worker."""
     rest = []
     for partition in sorted(cluster.owner, key=lambda p: (-cluster.rows(p), p)):
         worker = _at_home(workers, cluster, partition, share)

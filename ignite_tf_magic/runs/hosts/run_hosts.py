@@ -1,4 +1,4 @@
-"""The hosts that a run may use, before it starts: which they are, whether they can be reached, what room they have."""
+"""Finds the hosts that a run may use before it starts, and checks whether they are reachable and have room."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint
 
 @dataclass(frozen=True, slots=True)
 class NamedHosts:
-    """The host of every node, and what of the configuration was passed over, in words."""
+    """The host of every node, and warnings about ignored parts of the configuration."""
 
     records: Mapping[uuid.UUID, HostRecord]
     warnings: tuple[str, ...] = ()
@@ -45,16 +45,16 @@ class NamedHosts:
 def hosts_of_nodes(
     config: Config, nodes: Collection[Node], options: ConnectOptions | None = None
 ) -> NamedHosts:
-    """Say on which host each node runs, and how that host is reached.
+    """Find the host of each node, and how to reach that host.
 
     Args:
-        config: Names hosts by addresses or by ids of nodes.
-        nodes: Of the cluster.
-        options: How it is asked for consistent ids, where the configuration has such, or nothing else tells; None
-            asks for none.
+        config: The configuration, which may name hosts by address or node id.
+        nodes: Nodes of the cluster.
+        options: Connection options for requesting consistent ids, if the configuration has such ids or if hosts cannot
+            be determined without them; None never requests them.
 
     Raises:
-        ConfigError: A node's host cannot be told.
+        ConfigError: The host of a node cannot be determined.
     """
     listed = {node.node_id: node.endpoints for node in nodes}
     addresses = {endpoint.host for endpoints in listed.values() for endpoint in endpoints}
@@ -91,7 +91,7 @@ def _named(
 
 
 def _is_consistent_id(text: str) -> bool:
-    """Whether this is no id that a node has until its restart."""
+    """Return whether this is not a node id, which a node only has until it restarts."""
     try:
         uuid.UUID(text)
     except ValueError:
@@ -100,7 +100,7 @@ def _is_consistent_id(text: str) -> bool:
 
 
 def _consistent_ids(options: ConnectOptions) -> dict[uuid.UUID, str]:
-    """Ask for the ids that nodes keep over a restart; without any where the cluster has no SQL."""
+    """Return the ids that nodes keep over a restart; empty if the cluster has no SQL."""
     try:
         rows = SqlClient(options).query("SELECT NODE_ID, CONSISTENT_ID FROM SYS.NODES").rows
     except IgniteTfError:
@@ -109,7 +109,7 @@ def _consistent_ids(options: ConnectOptions) -> dict[uuid.UUID, str]:
 
 
 def hosts_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
-    """Find nodes on hosts that a record names; a node of an unknown host is a host of its own, without SSH."""
+    """Assign nodes to the hosts of a record. A node on an unknown host gets a new host record without an SSH name."""
     by_id = {node: host for host in hosts for node in host.nodes}
     hosts_with = Counter(address for host in hosts for address in host.addresses)
     by_address = {
@@ -123,17 +123,17 @@ def hosts_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> d
     listers = Counter(itertools.chain.from_iterable(told.values()))
     found = {}
     for node in nodes:
-        # What one node alone lists comes first: others may have come to list the rest since the run started.
+        # Prefer addresses listed by one node only: other nodes may have begun to list the others since the run started.
         telling = sorted(told[node.node_id], key=lambda each: (listers[each], *rank(each)))
         host = by_id.get(str(node.node_id)) or next((by_address[a] for a in telling if a in by_address), None)
         if host is None and len(untold) == 1 and _is_on_loopback(node):
-            host = untold[0]  # nodes that list nothing else are all on one machine
+            host = untold[0]  # nodes that list only loopback addresses are all on one machine
         found[node.node_id] = host or HostRecord(telling[0], ssh=telling[0])
     return found
 
 
 def _telling(node: Node) -> list[str]:
-    """Return a node's addresses; those of loopback only if it lists nothing else."""
+    """Return a node's addresses; loopback addresses only if it lists no others."""
     addresses = list(dict.fromkeys(plain_address(each.host) for each in node.endpoints))
     return (
         addresses if _is_on_loopback(node) else [each for each in addresses if not is_non_identifying(each)]
@@ -145,7 +145,7 @@ def _is_on_loopback(node: Node) -> bool:
 
 
 def _untold(hosts: Mapping[uuid.UUID, HostOfNode], nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Return, by host, the ids of nodes that list no address of which only their host is known."""
+    """Return, by host, the ids of nodes that list no address that identifies their host."""
     by_name = {host.name: host for host in hosts.values()}
     hosts_with = Counter(address for host in by_name.values() for address in host.addresses)
     found: dict[str, list[str]] = {}
@@ -171,7 +171,7 @@ def _record(host: HostOfNode, config: Config, nodes: Iterable[str]) -> HostRecor
 
 
 def is_own_address(address: str) -> bool:
-    """Tell whether an address is one of this machine's: packets to it would leave from it."""
+    """Return whether an address belongs to this machine: packets to it would have it as their source."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -182,7 +182,7 @@ def is_own_address(address: str) -> bool:
 
 
 def capacities_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Capacity]:
-    """Ask hosts, all at once, what they have for the workers of a run."""
+    """Ask all hosts at once for their resources for the workers of a run."""
     with reach.visiting(hosts) as opened:
         answers = call_all(opened, partial(look, spec=spec))
     return {
@@ -192,7 +192,7 @@ def capacities_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> d
 
 
 def unusable_hosts(hosts: Iterable[HostRecord], reach: Reach) -> dict[str, str]:
-    """Try to reach hosts, all at once; gives the reason of those that cannot be used."""
+    """Try to reach all hosts at once; return why some cannot be used, by host name."""
     with reach.visiting(host for host in hosts if host.ssh is not None) as remote:
         answers = call_all(remote, Host.hello)
     return {
@@ -203,12 +203,12 @@ def unusable_hosts(hosts: Iterable[HostRecord], reach: Reach) -> dict[str, str]:
 
 
 def check_same_tensorflow(hosts: Sequence[HostRecord], spec: RunSpec, reach: Reach) -> None:
-    """Make sure that tasks that compute for each other find the same TensorFlow on all hosts of a run.
+    """Check that tasks that compute for each other have the same TensorFlow on all hosts of a run.
 
-    Workers that take each step together compare theirs, and Keras', themselves.
+    Workers that take each step together compare their versions of TensorFlow and Keras themselves.
 
     Raises:
-        PlacementError: They do not; each host's is named.
+        PlacementError: The versions differ; the message names each host's version.
     """
     by_name = {host.name: host for host in hosts}
     if spec.strategy is Strategy.SYNC or len(by_name) < 2:

@@ -1,7 +1,7 @@
-"""The rows of what each worker reads, counted where they are.
+"""Counts the rows that each worker reads, on the nodes that hold them.
 
-Of a worker that reads all that a node has, the node has told it. What nodes share out among workers is counted by SQL,
-where there is a table; else it is read, or left to the workers where it is much.
+If a worker reads all rows of a node, the node's own row count is used. If several workers divide a node's rows, the
+rows are counted by SQL, if there is a table. Else they are read, or, if they are many, left to the workers.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from ignite_tf_magic.client.local_rows import rows_of_partitions, table_of
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 from ignite_tf_magic.runs.hosts.counting import CountedCache
 
-# What is read to count rows that nodes cannot count.
+# Limit of the data to be read for counting rows that nodes cannot count.
 _MOST_READ_BYTES = 512 * 1024
 
 
 class NotCounted(Enum):
-    """Why the rows of shares are not known."""
+    """Why the rows of shards could not be counted."""
 
     CHANGED = "the counts do not come to what the nodes have told"
     MUCH = "nodes cannot count pieces of what they have by SQL, and to read them takes too much"
 
 
-Piece = tuple[uuid.UUID, int]  # what a node has of a share
+Piece = tuple[uuid.UUID, int]  # the part of a shard that is on one node: node id and number of the shard
 
 
 def count_shares(
     client: Client, cache: CountedCache, shares: Sequence[Collection[int]]
 ) -> list[dict[uuid.UUID, int]] | NotCounted:
-    """Count the rows of each share of a cache's partitions, by the nodes that have them.
+    """Count the rows of each shard of a cache, by the nodes that have them.
 
     Args:
-        client: Connected to the cluster.
-        cache: With what its nodes have told.
-        shares: Partitions, each of them in one share.
+        client: A client connected to the cluster.
+        cache: The cache, with its nodes' row counts.
+        shares: Partitions of each shard; each partition is in one shard.
     """
     told = cache.rows_by_node or {}
     pieces = dict(_pieces(cache, shares))
@@ -78,7 +78,7 @@ def _pieces(cache: CountedCache, shares: Sequence[Collection[int]]) -> Iterator[
 def _counted_by_sql(
     found: Cache, cache: CountedCache, divided: dict[Piece, list[int]]
 ) -> dict[Piece, int] | None:
-    """Have the nodes count pieces; None where they cannot. What a connection has lost is asked for once more."""
+    """Let the nodes count the rows of pieces; return None if they cannot. Retries once after a lost connection."""
     for _ in range(2):
         try:
             return _asked(found, cache, divided)
@@ -104,7 +104,7 @@ def _asked(found: Cache, cache: CountedCache, divided: dict[Piece, list[int]]) -
 
 
 def _read(found: Cache, told: Mapping[uuid.UUID, int], divided: dict[Piece, list[int]]) -> dict[Piece, int]:
-    """Read all pieces but the largest of each node, which has what is left."""
+    """Count each node's pieces by reading all but the largest, which gets the rest of the node's row count."""
     largest = {
         node: max((piece for piece in divided if piece[0] == node), key=lambda piece: len(divided[piece]))
         for node, _ in divided

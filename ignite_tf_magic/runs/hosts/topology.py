@@ -1,6 +1,6 @@
-"""The cluster's topology, watched: has the data moved, and may this side of the cluster act?
+"""Watches the cluster's topology: has the data moved, and may this side of the cluster act?
 
-Asked in a thread of its own: a cluster that changes may take long to answer.
+The cluster is queried in a separate thread, because it may take long to answer while it changes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _CONNECT_S = 5.0
 _ANSWER_S = 2.0
-_LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
+_LAST_IP_KIND = 6  # of `rank`: higher kinds are addresses that every machine has, and names
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """What the cluster said last.
+    """The latest known state of the cluster.
 
     Attributes:
-        asked_at: When the question was sent, on the monotonic clock.
-        owners: Fingerprint of the cache's primary owners; None when they could not be asked for.
-        settled_s: For how long they have been these.
-        nodes: What each node lists, as "host:port".
-        error: Why nothing could be asked, in words.
+        asked_at: When the request was sent, on the monotonic clock.
+        owners: Fingerprint of the cache's primary owners; None if the request failed.
+        settled_s: How long the owners have been the same.
+        nodes: The endpoints that each node lists, as "host:port".
+        error: Why the request failed, as text.
     """
 
     asked_at: float = 0.0
@@ -53,14 +53,14 @@ class ClusterSnapshot:
     error: str | None = None
 
     def shows_what(self, other: ClusterSnapshot) -> bool:
-        """Whether nothing has changed between the two."""
+        """Return whether both snapshots show the same state, apart from times."""
         return (self.owners, self.nodes, self.error) == (other.owners, other.nodes, other.error)
 
     def has_majority_of(self, topology: Sequence[str]) -> bool:
-        """Tell whether most of these nodes are there; of exactly half, the half with the first one counts.
+        """Return whether most of these nodes are present; exactly half is enough if it includes the first node.
 
-        Each node that is there stands for one of them at most. Where the first one cannot be told from another, half
-        is not enough: both halves could take theirs for the first one.
+        Each present node counts as at most one of them. If the first node cannot be told from another one, half is not
+        enough, because both halves might claim to include it.
         """
         if not topology:
             return self.error is None
@@ -70,7 +70,7 @@ class ClusterSnapshot:
 
 
 def _present(topology: Sequence[str], nodes: Sequence[frozenset[str]]) -> set[int]:
-    """Find as many of these nodes as can be there at once, earlier ones first; gives their places in `topology`."""
+    """Return the indexes in `topology` of as many nodes as can be present at once, preferring earlier ones."""
     stands_for: dict[int, int] = {}
 
     def find(wanted: int, tried: set[int]) -> bool:
@@ -87,7 +87,7 @@ def _present(topology: Sequence[str], nodes: Sequence[frozenset[str]]) -> set[in
 
 
 def _may_be(wanted: str, listed: frozenset[str]) -> bool:
-    """Whether a node that lists these may be the wanted one. Beside real addresses, loopback tells nothing."""
+    """Return whether a node with these endpoints may be the wanted one. Loopback counts only if it lists no others."""
     return wanted in listed and (not _tells_nothing(wanted) or all(map(_tells_nothing, listed)))
 
 
@@ -96,11 +96,12 @@ def _tells_nothing(endpoint: str) -> bool:
 
 
 def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
-    """Choose for each node what tells it from the others, from now on and to everybody who asks.
+    """Choose an endpoint for each node that identifies it, permanently and for everyone who asks.
 
-    It is a "host:port" that the node lists, not the one that was dialled; no other node's, where there is such a one;
-    loopback only if there is nothing else; of several, one that probably leads to the node from other machines, too.
-    The first one is no other node's, or else is there twice: `ClusterSnapshot.has_majority_of` relies on that.
+    It is a "host:port" that the node itself lists, not the one that was dialled. If possible, no other node lists it.
+    It is a loopback address only if the node lists no others. Of several, an endpoint is preferred that probably leads
+    to the node from other machines, too. `ClusterSnapshot.has_majority_of` relies on this: either no other node has the
+    first endpoint, or that endpoint is in the result twice.
     """
     candidates = [_outward(node) for node in nodes]
     listers = Counter(itertools.chain.from_iterable(candidates))
@@ -113,7 +114,7 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
     endpoints = []
     for node, listed in zip(nodes, candidates, strict=True):
         own = [endpoint for endpoint in listed if listers[endpoint] == 1]
-        # Where all are shared, those who share the commonest all choose it, so that it is seen to be shared.
+        # If all are shared, all nodes that share the commonest one choose it, which shows that it is shared.
         commonest = min(listed, key=lambda each: (-listers[each], str(each)))
         endpoints.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
     times = Counter(endpoints)
@@ -121,13 +122,13 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
 
 
 def _outward(node: Node) -> list[Endpoint]:
-    """Return what a node lists; loopback only if it lists nothing else."""
+    """Return the endpoints that a node lists; loopback only if it lists no others."""
     listed = list(dict.fromkeys(node.listed or node.endpoints))
     return [each for each in listed if not is_non_identifying(plain_address(each.host))] or listed
 
 
 def fingerprint(partition_map: PartitionMap) -> str:
-    """Sum up who owns which partition."""
+    """Return a hash of the partitions' owners."""
     lines: Iterable[str] = (
         f"{node}:{','.join(map(str, sorted(partitions)))}"
         for node, partitions in partition_map.owners.items()
@@ -136,14 +137,14 @@ def fingerprint(partition_map: PartitionMap) -> str:
 
 
 def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Client:
-    """Connect to a node that sees most of these nodes: after a cut, single ones may go on as clusters of their own.
+    """Connect to a node that sees most of these nodes. After a network split, single nodes may form their own clusters.
 
     Args:
-        options: How to reach the cluster; its endpoints are tried first, in their order.
-        topology: "host:port" of the nodes that make the whole, as `topology_of` chose them; empty accepts any node.
+        options: Connection options; their endpoints are tried first, in order.
+        topology: "host:port" of the nodes of the complete cluster, as chosen by `topology_of`; empty accepts any node.
 
     Raises:
-        ConnectionFailed: No node sees so many.
+        ConnectionFailed: No node sees enough of them.
     """
     others = [Endpoint.parse(node) for node in topology]
     answered = 0
@@ -163,9 +164,9 @@ def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Cli
 
 
 def connect_to_most(options: ConnectOptions) -> Client:
-    """Connect to a cluster of which only the configured endpoints are known, not to a node that was cut off from it.
+    """Connect to a cluster of which only the configured endpoints are known, avoiding nodes that were cut off from it.
 
-    When the first node to answer sees half of as many nodes as are configured, or fewer, the others are asked, too.
+    If the first node to answer sees at most half as many nodes as are configured, the other endpoints are tried, too.
 
     Raises:
         ConnectionFailed: No node answers.
@@ -185,7 +186,7 @@ def connect_to_most(options: ConnectOptions) -> Client:
 
 
 def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
-    """Connect to one node of several, without waiting long for it; None when it cannot be used."""
+    """Connect to one of several nodes without waiting long; return None if it cannot be used."""
     try:
         timeout_s = min(options.timeout_s, _CONNECT_S)
         return thin_client.connect(replace(options, endpoints=(endpoint,), timeout_s=timeout_s))
@@ -195,11 +196,11 @@ def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking one endpoint for the cluster's nodes.
+    """The result of asking one endpoint for the cluster's nodes.
 
     Attributes:
-        node: The one that answered.
-        asks_password: Whether it was not told, and wants, one.
+        node: Id of the node that answered.
+        asks_password: Whether it requires a password and was not sent one.
     """
 
     endpoint: Endpoint
@@ -210,7 +211,7 @@ class Answer:
 
     @property
     def is_there(self) -> bool:
-        """Whether a node of Ignite answers there, whatever it says."""
+        """Whether an Ignite node answers there, even with a refusal."""
         return bool(self.nodes) or self.asks_password
 
     def __str__(self) -> str:
@@ -227,7 +228,7 @@ class Answer:
 
 
 def ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answer]:
-    """Ask endpoints for the nodes that they see, all at once, without waiting long for any."""
+    """Ask all endpoints at once for the nodes that they see, without waiting long for any."""
     quick = replace(options, timeout_s=min(options.timeout_s, _ANSWER_S))
     asked = list(dict.fromkeys(endpoints))
     from concurrent.futures import ThreadPoolExecutor
@@ -237,7 +238,7 @@ def ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answ
 
 
 def as_anybody(options: ConnectOptions) -> ConnectOptions:
-    """Return the way to endpoints that others may have named: without a password, unless TLS tells who they are."""
+    """Return options for untrusted endpoints: without a password, unless TLS proves who they are."""
     return options if options.tls is not None else replace(options, username=None, password=None)
 
 
@@ -252,17 +253,17 @@ def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
 
 
 def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
-    """Return what each node lists, as "host:port"."""
+    """Return the endpoints that each node lists, as "host:port"."""
     return tuple(frozenset(map(str, node.listed)) for node in nodes)
 
 
 class TopologyWatch(Closing):
-    """Looks at the cluster ten times a second.
+    """Queries the cluster ten times a second.
 
     Args:
-        connect: Connects to the cluster; called anew after it was lost, and when too little of it was seen.
+        connect: Connects to the cluster; called again after the connection was lost, or if it shows too few nodes.
         cache: The cache whose owners are watched.
-        topology: "host:port" of the nodes that make the whole.
+        topology: "host:port" of the nodes of the complete cluster.
     """
 
     def __init__(self, connect: Callable[[], Client], cache: str, topology: Sequence[str]) -> None:
@@ -305,7 +306,7 @@ class TopologyWatch(Closing):
             client.close()
 
     def close(self) -> None:
-        """Stop looking. A look under way may go on for as long as the cluster lets it."""
+        """Stop watching. A query in progress may continue for as long as the cluster takes to answer."""
         self._closing.set()
         if self._thread is not threading.current_thread():
             self._thread.join(1.0)

@@ -1,7 +1,7 @@
-"""Checks that a cluster, and a cache in it, are whole, so that no run trains on a part of its rows unsaid.
+"""Checks that a cluster and a cache in it are complete, so that no run silently trains on a part of the rows.
 
-A side of a split answers as any cluster does, with the rows that it has. What tells are the nodes that should be there:
-those that are configured, and those that were there when the cache was last counted.
+One side of a split cluster answers like any other cluster, with the rows that it has. So the checks look for the nodes
+that should be there: those that are configured, and those that were there when the cache was last counted.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Wholeness:
-    """What was found out.
+    """The result of the checks.
 
     Attributes:
-        topology: "host:port" of the nodes that make the whole, those included that are missing now.
-        warnings: What a person should know, in words.
+        topology: "host:port" of the nodes of the complete cluster, including nodes that are missing now.
+        warnings: Warnings for the user.
     """
 
     topology: tuple[str, ...]
@@ -46,8 +46,8 @@ def find_cache(client: Client, name: str, options: ConnectOptions | None) -> Cac
     """Return a cache of the cluster.
 
     Raises:
-        CacheNotFound: There is none of that name.
-        NodesMissing: Nor is there on this side of a cluster of which a part is missing.
+        CacheNotFound: There is no cache of that name.
+        NodesMissing: There is none on this side of the cluster, and some nodes are missing.
     """
     try:
         return client.cache(name)
@@ -70,22 +70,22 @@ def check_whole(
     filled: Collection[int] | None,
     allow_partial: bool,
 ) -> Wholeness:
-    """Compare nodes and rows with what is configured and was counted before, and note them for the next time.
+    """Compare nodes and rows with the configuration and the last count, and store them for the next time.
 
     Args:
-        cache: What was counted.
-        partition_map: Who owned what meanwhile.
-        rows_of: The rows of each partition, which may be even parts of those of its node.
-        nodes: The nodes of the cluster.
-        options: How to reach it, with the endpoints that are configured; None asks for no missing nodes.
-        facts: What is noted of the cache.
-        filled: The partitions that have rows; None where nobody has looked into them.
-        allow_partial: Only warn of what is missing.
+        cache: The cache that was counted.
+        partition_map: The owners of its partitions during the count.
+        rows_of: Row count of each partition; may be estimated as an even part of its node's count.
+        nodes: Nodes of the cluster.
+        options: Connection options with the configured endpoints; None does not look for missing nodes.
+        facts: Facts stored about the cache.
+        filled: The partitions that have rows; None if nobody has read them.
+        allow_partial: Only warn about what is missing.
 
     Raises:
-        LoadIncomplete: The load that made the cache has not ended.
-        NodesMissing: The rest of the rows may be with nodes that are not in this cluster.
-        RowsLost: Rows are gone with the nodes that held them.
+        LoadIncomplete: The load that created the cache has not finished.
+        NodesMissing: The remaining rows may be on nodes that are not in this cluster.
+        RowsLost: Rows were lost with the nodes that held them.
     """
     if not allow_partial:
         check_complete(cache.client, cache.name, facts)
@@ -113,10 +113,10 @@ def _baseline(cache: Cache, partition_map: PartitionMap, nodes: Collection[Node]
 
 
 def _absent(options: ConnectOptions, known: RowCount | None, nodes: Collection[Node]) -> list[Answer]:
-    """Ask for nodes that should be in this cluster and are not; one answer for each."""
+    """Look for nodes that should be in this cluster but are not; return one answer for each."""
     listed = {endpoint for node in nodes for endpoint in node.endpoints}
     seen = [Endpoint.parse(text) for text in known.endpoints] if known else []
-    # Loopback leads to whatever runs on this machine now.
+    # Loopback addresses lead to whatever runs on this machine now.
     silent = [
         each
         for each in seen
@@ -125,7 +125,7 @@ def _absent(options: ConnectOptions, known: RowCount | None, nodes: Collection[N
     asked = {*options.endpoints, *seen} - listed - set(silent)
     present = {node.node_id for node in nodes}
     own = asked.intersection(options.endpoints)
-    # Anybody at a node's port can write the notes of earlier counts.
+    # The addresses of earlier counts are untrusted, because any client of Ignite can write them.
     told = [
         *ask_all(options, sorted(own, key=str)),
         *ask_all(as_anybody(options), sorted(asked - own, key=str)),
@@ -135,7 +135,7 @@ def _absent(options: ConnectOptions, known: RowCount | None, nodes: Collection[N
     found = list(by_node.values())
     found += [Answer(each, error="it was there before") for each in silent if each not in listed]
     if known and len(nodes) >= len(known.nodes):
-        # As many as were there before: they have other addresses now.
+        # There are as many nodes as before, so the missing ones have only changed their addresses.
         found = [each for each in found if each.is_there or each.endpoint in options.endpoints]
     return found
 
@@ -165,7 +165,7 @@ def _refusal(
 
 
 def _lost_from(known: RowCount | None, rows: int, *, has_lost: bool) -> int:
-    """Return how many rows there were before all losses that were accepted; 0 when there are as many again."""
+    """Return the row count before all accepted losses, or 0 if the cache has as many rows again."""
     if known is None:
         return 0
     before = max(known.rows, known.lost_from) if has_lost else known.lost_from
@@ -181,13 +181,13 @@ def _missing_words(absent: Sequence[Answer]) -> str:
 
 
 def _dialled(options: ConnectOptions | None, absent: Sequence[Answer]) -> list[Answer]:
-    """Leave those out to which a supervisor must not send the password later, when it looks for the majority."""
+    """Return the absent endpoints except those to which a supervisor must not send the password later."""
     may_be_told = options is None or as_anybody(options) == options
     return [each for each in absent if may_be_told or (options and each.endpoint in options.endpoints)]
 
 
 def _whole(here: tuple[str, ...], absent: Sequence[Answer]) -> tuple[str, ...]:
-    """Return the nodes whose majority may act: this side of a split only if it is the larger one of the whole."""
+    """Return the nodes whose majority may act: the whole cluster if this side is its majority, else this side only."""
     whole = (*here, *(str(answer.endpoint) for answer in absent if str(answer.endpoint) not in here))
     return whole if 2 * len(here) > len(whole) else here
 

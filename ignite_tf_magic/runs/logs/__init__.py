@@ -1,1 +1,1 @@
-"""Output of workers: files on hosts, and their copies, byte by byte."""
+"""Output of workers: log files on hosts, and byte-for-byte copies of them."""

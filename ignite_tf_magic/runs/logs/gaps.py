@@ -1,4 +1,4 @@
-"""Bytes that were deleted from a log at its size bound: the line that stands for them, and where they were."""
+"""Gaps in logs, where bytes were deleted at the size limit: the line that replaces them, and their offsets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Gap:
     """Bytes of a log that were deleted before they were read.
 
     Attributes:
-        at: Where the line about it begins in a copy of the log.
-        start: Offset in the log of the first one.
-        end: Offset in the log behind the last one.
+        at: Offset in a copy of the log at which the line about the gap begins.
+        start: Offset in the log of the first deleted byte.
+        end: Offset in the log after the last deleted byte.
     """
 
     at: int
@@ -26,24 +26,25 @@ class Gap:
 
     @property
     def mark(self) -> bytes:
-        """The line that stands for them."""
+        """The line that replaces the deleted bytes."""
         count = self.end - self.start
         return f"[ignite_tf_magic: {count} bytes of output were deleted here, at the log's size bound]\n".encode()
 
 
 class LogCopy:
-    """A copy of a log, whose size tells how far the log was read: whoever goes on after a kill needs nothing else.
+    """A copy of a log. Its size shows how far the log was copied, so copying can continue after a kill.
 
-    Where bytes were deleted before they were copied, the copy says so in a line, and a small file beside the log notes
-    it: behind such a line, the copy's size is not the log's offset. Nobody else writes the copy.
+    Where bytes were deleted before they were copied, the copy contains a line about that, and a small file beside the
+    log records it. After such a line, the copy's size differs from the log's offset. Only one process may write the
+    copy.
 
     Args:
-        size: Of the copy as it is.
-        append: Writes at its end.
+        size: Current size of the copy.
+        append: Writes at the end of the copy.
         noted: The small file.
 
     Raises:
-        OSError: The small file cannot be read, or the copy not be written.
+        OSError: The small file cannot be read, or the copy cannot be written.
         ValueError: The small file is damaged.
         TypeError: The small file is damaged.
     """
@@ -53,23 +54,22 @@ class LogCopy:
         self._append = append
         self._noted = noted
         found = [Gap(*numbers) for numbers in json.loads(noted.read_bytes())] if noted.exists() else []
-        self._gaps = [
-            gap for gap in found if gap.at <= size
-        ]  # others were noted, and their lines never begun
+        # A later gap was recorded, but its line was not written.
+        self._gaps = [gap for gap in found if gap.at <= size]
         if self._gaps:
             self._write(self._gaps[-1].mark[size - self._gaps[-1].at :])
 
     @property
     def offset(self) -> int:
-        """Where in the log to read on."""
+        """Offset in the log at which to continue."""
         return self._size + sum(gap.end - gap.start - len(gap.mark) for gap in self._gaps)
 
     def take(self, begin: int, data: bytes) -> None:
-        """Take bytes of the log, from an offset; those that were taken before are passed over."""
+        """Append bytes of the log from an offset; bytes that were copied before are skipped."""
         offset = self.offset
         if begin > offset:
             gap = Gap(self._size, offset, begin)
-            # Before its line is written: a line that is not noted would be taken for output.
+            # Before the line is written: an unrecorded line would be taken for output.
             write_private(
                 self._noted, json.dumps([[each.at, each.start, each.end] for each in [*self._gaps, gap]])
             )

@@ -1,7 +1,8 @@
-"""A run's directory on this machine, kept up to date from the hosts on which its workers run.
+"""Keeps a run's directory on this machine up to date, from the hosts on which its workers run.
 
-Whoever reads a run reads files here and need not know where they come from. One process keeps a directory up to date;
-others that would like to only read, and take over when it ends. A host whose run directory this one is, is left alone.
+Readers of a run read files here and need not know where they come from. One process keeps a directory up to date.
+Others that would do the same only read, and take over when it ends. Nothing is copied from a host that uses this same
+directory.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _LOOK_S = 0.5
 _JOIN_S = 3.0
 _PART_BYTES = 1 << 20
 _MAX_FILE_BYTES = 16 << 20
-_RECORDS_AT_A_TIME = 3  # hosts that are asked for the run's record in one look
+_RECORDS_AT_A_TIME = 3  # number of hosts that are asked for the run's record in each cycle
 
 
 def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
-    """Return the directory for a run of other machines; made when missing.
+    """Return the directory for a run of other machines, and create it if missing.
 
     Raises:
-        ConfigError: The id would lead elsewhere.
+        ConfigError: The id is not a valid directory name.
     """
     if not is_directory_name(run_id):
         raise ConfigError(f"{run_id!r} cannot be the id of a run: it is no name of a directory")
@@ -64,12 +65,12 @@ def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
 
 
 class Mirror(Closing):
-    """Keeps a run's directory up to date until it is closed. Works in a thread of its own; thread-safe.
+    """Keeps a run's directory up to date until it is closed. Works in a separate thread; thread-safe.
 
     Args:
-        directory: Where the run's files are to be.
-        hosts: Those on which it has workers; the caller closes them, after this.
-        open_more: Opens hosts by their names in the record: a run may be given more hosts while it goes on.
+        directory: The run's directory on this machine.
+        hosts: The hosts on which the run has workers; the caller closes them, after this object.
+        open_more: Opens hosts by their names in the record, because a run may get more hosts later.
     """
 
     def __init__(
@@ -104,18 +105,18 @@ class Mirror(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """End the mirroring; files that are here stay, and another may go on with them.
+        """Stop mirroring; the files remain, and another process may continue with them.
 
-        Does not wait long for a host that does not answer: what is asked of it ends when its caller closes it.
+        Does not wait long for a host that does not answer: its pending request ends when the caller closes the host.
         """
         self._is_closing = True
         self._wake.set()
         self._thread.join(_JOIN_S)
 
     def is_complete(self) -> bool:
-        """Whether all workers on hosts that answer have ended, and all their output is here.
+        """Return whether all workers on reachable hosts have ended and all their output is here.
 
-        To be asked after the run's record, so that no worker of it can have started since.
+        Read the run's record before the call, so that the result covers all workers in it.
 
         Raises:
             MirrorFailed: The directory is no longer kept up to date.
@@ -129,9 +130,9 @@ class Mirror(Closing):
         return state.is_complete and is_current and state.record == stamp != ()
 
     def is_caught_up(self) -> bool:
-        """Whether the output that there was when the hosts were first asked is here, of those that answer."""
+        """Return whether all output that existed when the reachable hosts were first asked is here."""
         if not self._held:
-            return lock.is_held(self._lock_file)  # another process brings it
+            return lock.is_held(self._lock_file)  # another process copies it
         views = [watch.view for watch in dict(self._watches).values()]
         open_views = [view for view in views if view.contact is not Contact.UNREACHABLE]
         return len(views) == len(self._hosts) and all(self._has_caught_up(view) for view in open_views)
@@ -149,10 +150,10 @@ class Mirror(Closing):
         )
 
     def unreachable(self) -> tuple[UnreadOutput, ...]:
-        """List the output that cannot be read now; for a run that has ended, once it is complete."""
+        """Return the output that cannot be read now; for an ended run, once mirroring is complete."""
         return self._judge()[1] if self._held else MirrorState.read(self.directory).unreachable
 
-    # In the thread.
+    # In the thread
 
     def _run(self) -> None:
         try:
@@ -163,13 +164,13 @@ class Mirror(Closing):
                 self._wake.wait(_LOOK_S)
         except MirrorFailed as error:
             self._failure = error
-        except Exception as error:  # noqa: BLE001 - those who wait for output must learn that none comes
+        except Exception as error:  # noqa: BLE001 - readers that wait for output must see that none will come
             self._failure = mirror_failed(self.directory, error)
         finally:
             self._end()
 
     def _end(self) -> None:
-        """Leave the directory to others, whatever fails."""
+        """Release the directory for other processes, even after errors."""
         with ExitStack() as ending:
             if self._held:
                 ending.callback(self._held.release)
@@ -179,12 +180,12 @@ class Mirror(Closing):
                 ending.callback(watch.stop)
 
     def _leave(self) -> None:
-        """The next to hold the lock may be of this process, too, and has judged nothing yet."""
+        """Publish that no process keeps the directory: the next holder may be this process, but knows nothing yet."""
         with suppress(OSError):  # the directory may be gone
             self._publish(replace(self._state, pid=NOBODY))
 
     def _hold(self) -> bool:
-        """Become the one that keeps the directory, unless another is."""
+        """Become the process that keeps the directory, unless another one does; return whether this is the one."""
         if self._held is None and not lock.is_held(self._lock_file):
             with suppress(BlockingIOError):
                 self._held = lock.HeldLock(self._lock_file)
@@ -211,7 +212,7 @@ class Mirror(Closing):
         self._publish_state()
 
     def _meet(self) -> None:
-        """Open the hosts that the run has been given since."""
+        """Open hosts that were added to the run since."""
         if new := self._record.hosts() - self._met:
             self._hosts.update((host.name, host) for host in self._open_more(new))
             self._met |= new
@@ -245,7 +246,7 @@ class Mirror(Closing):
         self._fetched.add((host.name, job.name))
 
     def _fetch_records(self, names: list[str]) -> None:
-        """Ask some hosts for the run's record, others at each look."""
+        """Ask a few hosts for the run's record, different ones in each cycle."""
         for name in islice(cycle(names), self._turn, self._turn + min(len(names), _RECORDS_AT_A_TIME)):
             with suppress(HostError, ValueError):
                 record = read_record(self._read(self._hosts[name], self.directory.record.name))
@@ -255,12 +256,12 @@ class Mirror(Closing):
         self._turn = (self._turn + _RECORDS_AT_A_TIME) % max(len(names), 1)
 
     def _read(self, host: Host, path: str) -> bytes | None:
-        """Read a file of the run on a host; None when there is none, or it is of an unreasonable size."""
+        """Read a file of the run on a host, or return None if it does not exist or is too large."""
         content = b""
         while len(content) < _MAX_FILE_BYTES:
             try:
                 part = host.read(self.directory.run_id, path, len(content), _PART_BYTES)
-            except HostRefused:  # it knows no such run
+            except HostRefused:  # the host does not know the run
                 return None
             if part is None:
                 return None
@@ -269,16 +270,16 @@ class Mirror(Closing):
                 return content
         return None
 
-    # What is known of the whole.
+    # Overall state
 
     def _judge(self) -> tuple[bool, tuple[UnreadOutput, ...], Stamp]:
         with self._judging:
-            # Workers may have been started before a record that is new: what hosts said earlier is too old.
+            # A newer record may belong to newly started workers, so earlier reports of hosts no longer count.
             if (stamp := self._record.stamp()) != self._judged:
                 self._judged_at = time.monotonic()
                 self._news_at = self._judged_at if self._judged else None
                 self._judged = stamp
-            # In this order: a host that is met in between is one of those that have no view yet.
+            # In this order, so that a host opened in the meantime counts as one without a view.
             all_met = self._record.hosts() <= self._met
             views = [watch.view for watch in dict(self._watches).values()]
             open_views = [view for view in views if not self._is_done(view)]
@@ -289,8 +290,8 @@ class Mirror(Closing):
         return is_complete, (*lost, *self._doubled.values()), stamp
 
     def _is_done(self, view: HostView) -> bool:
-        """Whether a host has said, since the run's record was written, that nothing more comes, and all is here."""
-        if view.heard_at is None:  # another mirror may have heard it
+        """Return whether a host, asked after the record was written, has no running workers and no unread output."""
+        if view.heard_at is None:  # an earlier mirror may have heard from it
             return bool(self._judged) and self._state.done.get(view.host) == self._record.version()
         if view.contact is not Contact.REACHABLE or view.heard_at <= self._judged_at:
             return False
@@ -302,12 +303,12 @@ class Mirror(Closing):
         if self._is_here.get(host):
             return True
         if doubled := self._doubled.get((host, job.log)):
-            return doubled.unread_bytes >= job.log_bytes  # all of what is not read is known
+            return doubled.unread_bytes >= job.log_bytes  # the unread output is fully accounted for
         offset = self._logs.offset(host, job.log)
         return offset is not None and offset >= job.log_bytes and (host, job.name) in self._fetched
 
     def _publish_state(self) -> None:
-        version = self._record.version()  # before it is judged: an older one does no harm
+        version = self._record.version()  # read first, because an older version does no harm
         is_complete, lost, stamp = self._judge()
         views = [watch.view for watch in self._watches.values()]
         done = dict(self._state.done) | {view.host: version for view in views if self._is_done(view)}

@@ -1,4 +1,4 @@
-"""The state of a mirror, written beside the logs for other processes: the run's record, and what is not here yet."""
+"""The state of a mirror, stored beside the logs for other processes: the record's stamp, and what is missing here."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class UnreadOutput:
     """Output that cannot be read.
 
     Attributes:
-        log: None when nothing is known of what the host has.
-        unread_bytes: How much of it is known to exist and was not read.
-        may_have_more: Whether there may be more than that.
-        reason: Why it cannot be read.
+        log: Name of the log; None if nothing is known of the host's logs.
+        unread_bytes: Number of bytes that are known to exist but were not read.
+        may_have_more: Whether there may be more.
+        reason: Why the output cannot be read.
     """
 
     host: str
@@ -49,18 +49,18 @@ class UnreadOutput:
 
 
 def workers(view: HostView) -> list[JobStatus]:
-    """The jobs of a host that are workers and have a log of a name that can be kept here."""
+    """Return a host's jobs that are workers and whose log has a name that is valid here."""
     jobs = (job for job in view.jobs.values() if place_of(job))
     return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]
 
 
 def is_given_up(view: HostView, since: float | None = None) -> bool:
-    """Whether a host's output is waited for no longer: links that were lost often come back.
+    """Return whether to stop waiting for a host's output. A link lost recently gets time, because links often recover.
 
     Args:
-        view: What is known of it.
-        since: When its run ended, on the monotonic clock: a link that was lost lately may be back in a moment.
-            None when it had ended before anybody asked; a host that never answered is then not waited for.
+        view: The watch's view of the host.
+        since: When the run ended, on the monotonic clock; a link lost around that time may be back in a moment. None if
+            the run had ended before this process looked; a host that has never answered is then given up at once.
     """
     if view.contact is not Contact.UNREACHABLE:
         return False
@@ -71,7 +71,7 @@ def is_given_up(view: HostView, since: float | None = None) -> bool:
 
 
 def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[UnreadOutput]:
-    """List the output of a host that cannot be read now, given up to where each log was read."""
+    """Yield the output of a host that cannot be read now, given how far each log was read."""
     if view.contact is not Contact.UNREACHABLE and view.sink_error is None:
         return
     reason = view.sink_error or view.error or "it does not answer"
@@ -85,13 +85,13 @@ def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """What the process that keeps a directory lets others know.
+    """What the process that keeps a directory tells other processes.
 
     Attributes:
-        mark: Random; a host that has it in its own directory of the run has this very directory.
-        pid: The process that keeps the directory; NOBODY when it has left.
-        record: Stamp of the record to which the rest refers.
-        done: Hosts all output of which was read, and the version of the record then.
+        mark: Random text. A host whose directory of the run contains it uses this same directory.
+        pid: The process that keeps the directory; NOBODY after it has released it.
+        record: Stamp of the record to which the other fields refer.
+        done: Version of the record at which all output of a host had been read, by host.
     """
 
     mark: str = ""
@@ -102,12 +102,12 @@ class MirrorState:
     done: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, directory: RunDirectory) -> None:
-        """Write it for others to read."""
+        """Write the state for other processes."""
         write_private(directory.path / STATE_FILE, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: RunDirectory) -> MirrorState:
-        """Read what was written last; nothing is complete when there is none, or another version's."""
+        """Read the latest state; an empty one if there is none or it has another version's format."""
         try:
             content = json.loads((directory.path / STATE_FILE).read_bytes())
             lost = tuple(UnreadOutput(**each) for each in content.pop("unreachable"))
@@ -117,7 +117,7 @@ class MirrorState:
 
 
 class MirroredRecord:
-    """The record of a run in a directory: only newer ones are written. Thread-safe."""
+    """The record of a run in a directory, which is only replaced by newer ones. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -125,18 +125,18 @@ class MirroredRecord:
         self._known: tuple[Stamp, int, frozenset[str]] = ((), 0, frozenset())
 
     def stamp(self) -> Stamp:
-        """Tell one file from another that replaced it; empty when there is none."""
+        """Return a value that changes if the record's file is replaced; empty if there is none."""
         try:
             return stamp_of(self._path)
         except FileNotFoundError:
             return ()
 
     def version(self) -> int:
-        """Return the version of the record; 0 when there is none that counts versions."""
+        """Return the version of the record; 0 if there is no record with a version."""
         return self._read()[1]
 
     def hosts(self) -> frozenset[str]:
-        """Return the names of the hosts that the record knows."""
+        """Return the names of the hosts in the record."""
         return self._read()[2]
 
     def _read(self) -> tuple[Stamp, int, frozenset[str]]:
@@ -148,14 +148,14 @@ class MirroredRecord:
         return known
 
     def offer(self, record: Mapping[str, Any]) -> None:
-        """Write a record if it is newer than the one that is there."""
+        """Write a record if it is newer than the existing one."""
         with self._lock:
             if record["version"] > self.version():
                 write_private(self._path, json.dumps(record, indent=1))
 
 
 def read_record(content: bytes | None) -> dict[str, Any] | None:
-    """Read a record; None when it is none that counts its versions."""
+    """Parse a record; return None if it is not a record with a version."""
     try:
         found = json.loads(content or b"")
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Logs of other hosts, kept in files here that grow as they do.
+"""Copies of other hosts' logs, in files here that grow with them.
 
-Nothing is remembered of how far a log was read: the size of the file here tells (see `gaps.LogCopy`).
+The position in each log is not stored: the size of the copy shows it (see `gaps.LogCopy`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _copy_at(path: Path) -> LogCopy:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Write at the end of a file. A reader may see a part of it before the rest."""
+    """Append to a file. A reader may see a part of the data before the rest."""
     with FileIO(path, "ab", opener=_private) as file:
         rest = memoryview(data)
         while rest:
@@ -36,12 +36,12 @@ def _private(path: str, flags: int) -> int:
 
 
 class MirroredLogs:
-    """The logs of a run in its directory here; a `launch.watch.LogSink`. One process at a time writes them.
+    """The logs of a run in its directory here; a `launch.watch.LogSink`. Only one process at a time may write them.
 
-    What cannot be written ends it for good: a log with a hole in it would be a lie.
+    After a failed write, nothing more is written, because a log with an unmarked gap would be misleading.
 
     Attributes:
-        failure: Why it has ended.
+        failure: The error of the failed write.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -52,10 +52,10 @@ class MirroredLogs:
         self.failure: MirrorFailed | None = None
 
     def add(self, host: str, name: str) -> int | None:
-        """Begin to keep a host's log; gives the offset from which to read it, None when another host has it.
+        """Begin to copy a host's log; return the offset from which to read it, or None if another host has this log.
 
         Raises:
-            MirrorFailed: What is there of it cannot be read.
+            MirrorFailed: The existing copy cannot be read.
         """
         with self._lock:
             if (host, name) in self._logs:
@@ -70,34 +70,34 @@ class MirroredLogs:
             return log.offset
 
     def offset(self, host: str, name: str) -> int | None:
-        """Tell up to where a host's log was read; None when it is not kept."""
+        """Return the offset up to which a host's log was read, or None if it is not copied."""
         with self._lock:
             log = self._logs.get((host, name))
             return log.offset if log else None
 
     def data(self, host: str, path: str, offset: int, data: bytes) -> None:
-        """Take bytes of a log; those that were taken already are passed over.
+        """Write bytes of a log; bytes that were written before are skipped.
 
         Raises:
-            MirrorFailed: They cannot be written, or earlier ones could not.
+            MirrorFailed: This write or an earlier one failed.
         """
         with self._writing(host, path) as log:
             if not self._has_ended:
                 log.take(offset, data)
 
     def gap(self, host: str, path: str, start: int, end: int) -> None:
-        """Take note that bytes of a log were deleted.
+        """Record that bytes of a log were deleted.
 
         Raises:
-            MirrorFailed: It cannot be written, or earlier ones could not.
+            MirrorFailed: This write or an earlier one failed.
         """
-        del start  # this side knows better how far it has come
+        del start  # the copy's own offset is more accurate
         with self._writing(host, path) as log:
             if not self._has_ended:
                 log.take(end, b"")
 
     def end(self) -> None:
-        """Write nothing more from now on, so that another process may."""
+        """Write nothing more from now on, so that another process may write."""
         with self._lock:
             self._has_ended = True
 
@@ -117,7 +117,7 @@ class MirroredLogs:
 
 
 def mirror_failed(directory: RunDirectory, error: Exception) -> MirrorFailed:
-    """Say that nothing more can be kept of a run."""
+    """Return the error that says that a run's output can no longer be stored."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return MirrorFailed(
         f"the output of run {directory.run_id} cannot be kept in {directory.path}: {reason}. The run goes on; "

@@ -1,4 +1,4 @@
-"""The output of a run's workers, read from their log files while they grow."""
+"""Reads the output of a run's workers from their log files while these grow."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
-    """Some output of one worker, as it was written: it may end, and the next begin, within a line.
+    """A piece of one worker's output. Its boundaries need not be line boundaries.
 
-    Bytes that are not UTF-8 show as U+FFFD.
+    Bytes that are not UTF-8 become U+FFFD.
     """
 
     worker: int
@@ -32,10 +32,10 @@ Segments = Callable[[], Sequence["Segment"]]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A log of one worker: it has one for each time that it was started.
+    """One log of a worker; a worker has one for each time it was started.
 
     Attributes:
-        title: A line shown before it; empty for none.
+        title: A line to show before the log; empty for none.
     """
 
     worker: int
@@ -44,7 +44,7 @@ class Segment:
 
 
 class _LogReader:
-    """One log file, read from its beginning in pieces of bounded size."""
+    """Reads one log file from its beginning, in pieces of limited size."""
 
     def __init__(self, segment: Segment) -> None:
         self.worker = segment.worker
@@ -56,11 +56,11 @@ class _LogReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def next_chunk(self, unfinished: set[int], *, final: bool = False) -> OutputChunk | None:
-        """Read on; None when there is nothing new.
+        """Return the next piece, or None if there is nothing new.
 
         Args:
-            unfinished: Workers that were shown a line without its end, as one that was killed may leave.
-            final: Give a character that was cut off, too.
+            unfinished: Workers whose last line was shown without its end, as a killed worker may leave it.
+            final: Whether to also return an incomplete character at the end.
         """
         if self._file is None and self._path.exists():
             self._file = FileIO(self._path)
@@ -87,20 +87,20 @@ class _LogReader:
 def follow(
     segments: Segments, has_ended: Callable[[], bool], *, with_pauses: bool = False
 ) -> Iterator[OutputChunk]:
-    """Yield the output of workers from the beginning, until the run has ended and all of it was given.
+    """Yield the output of workers from the beginning, until the run has ended and all output was yielded.
 
     Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading.
 
     Args:
-        segments: The logs that there are by now, oldest first; a file may not exist yet.
-        has_ended: Whether nobody writes to the logs any more.
-        with_pauses: Also give a chunk without text before each wait of 50 ms, for readers that batch.
+        segments: Returns the current logs, oldest first; their files may not exist yet.
+        has_ended: Returns whether no process writes to the logs any more.
+        with_pauses: Whether to yield an empty chunk before each wait of 50 ms, for readers that batch.
     """
     readers: dict[Path, _LogReader] = {}
     unfinished: set[int] = set()
     try:
         while True:
-            ended = has_ended()  # asked before reading: what was written before is read below
+            ended = has_ended()  # checked first, so that all output written before is read below
             for segment in segments():
                 readers.setdefault(segment.path, _LogReader(segment))
             if (yield from _read_once(readers.values(), unfinished)):
@@ -119,7 +119,7 @@ def follow(
 
 
 def _read_once(readers: Iterable[_LogReader], unfinished: set[int]) -> Generator[OutputChunk, None, bool]:
-    """Read a piece of each log; of a worker that has several, of the oldest in which there is something."""
+    """Yield the next piece of each worker's oldest log with unread output; return whether there was any."""
     found: set[int] = set()
     for reader in readers:
         if reader.worker not in found and (chunk := reader.next_chunk(unfinished)):

@@ -1,1 +1,1 @@
-"""The registry of runs in Ignite: rows of a cache that change by compare-and-set, and where a run's files are."""
+"""The registry of runs in Ignite: cache rows that change by compare-and-set, and the location of each run's files."""

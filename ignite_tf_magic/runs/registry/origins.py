@@ -1,4 +1,4 @@
-"""Origins of runs, from this process's point of view: here, or elsewhere and copied here while it is looked at."""
+"""Origins of runs as seen from this process: a run is here, or elsewhere and copied here while a user watches it."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _DETACHED_PATIENCE_S = 15.0
 
 
 class Copying(Protocol):
-    """A run's files while they are looked at."""
+    """A run's files, while they are being copied."""
 
     def is_complete(self) -> bool:
-        """Whether all that can be read is here."""
+        """Return whether everything that can be read is here."""
         ...
 
     def is_caught_up(self) -> bool:
-        """Whether what there was to read when the copying began is here."""
+        """Return whether everything that existed when copying began is here."""
         ...
 
     def unreachable(self) -> tuple[UnreadOutput, ...]:
-        """List what cannot be read now."""
+        """Return the output that cannot be read now."""
         ...
 
 
 class Origin(Protocol):
-    """What of a run depends on where it is."""
+    """The operations of a run that depend on where it is."""
 
     def look(self, record: RunRecord) -> None:
-        """Learn what is new of the run, where somebody has to be asked for it."""
+        """Fetch news of the run, if another machine must be asked for them."""
         ...
 
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether somebody answers for the run, by what the last look told; asks nobody."""
+        """Return whether a process owns the run, as of the last `look`; sends no request."""
         ...
 
     def ask_to_stop(self, record: RunRecord) -> None:
@@ -56,7 +56,7 @@ class Origin(Protocol):
         ...
 
     def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
-        """Bring the run's files here and keep them up to date."""
+        """Copy the run's files here and keep them up to date while the context lasts."""
         ...
 
 
@@ -76,26 +76,26 @@ class _BroughtByOwner:
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """A run whose owner works in this very directory."""
+    """A run whose owner works in this same directory."""
 
     directory: RunDirectory
     reach: Reach
 
     def look(self, record: RunRecord) -> None:
-        """Do nothing: all that is known of it is here."""
+        """Do nothing: everything known about the run is here."""
 
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether its lock is held."""
+        """Return whether the run's lock is held."""
         del record
         return lock.is_held(self.directory.owner_lock)
 
     def ask_to_stop(self, record: RunRecord) -> None:
-        """Leave the request in the directory."""
+        """Write the request to the directory."""
         del record
         self.directory.stop_request.touch(mode=0o600)
 
     def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
-        """The owner of an attached run brings everything here while it lives; that of a detached one does not."""
+        """Copy the run's files, unless its living owner does that, as for attached runs."""
         if self._must_copy(record):
             return _mirroring(self.directory, self.reach, record)
         return nullcontext(_BroughtByOwner(self.directory))
@@ -112,11 +112,11 @@ class LocalRun:
 
 @dataclass(slots=True)
 class RemoteRun:
-    """A run of other machines.
+    """A run on other machines.
 
     Attributes:
-        registry: Where its owner says that it lives, given the run's key as `seal`; None when the cluster cannot be
-            asked.
+        registry: Opens the registry with the owner's heartbeats, with the run's key as `seal`; None if the cluster
+            cannot be asked.
     """
 
     directory: RunDirectory
@@ -129,12 +129,12 @@ class RemoteRun:
     _seal: Seal | None = None
 
     def look(self, record: RunRecord) -> None:
-        """Ask the registry whether its owner lives, and for a newer record; once in a second at most."""
+        """Ask the registry for the owner's heartbeat and a newer record, at most once a second."""
         if self.registry is None or time.monotonic() - self._asked_at <= _ASK_S:
             return
         self._asked_at = time.monotonic()
         if (seal := Seal.read(self.directory)) != self._seal:
-            self._seal, self._stored = seal, None  # what was read before was not checked with this key
+            self._seal, self._stored = seal, None  # the earlier record was not checked with this key
         try:
             with self.registry(seal=seal) as registry:
                 self._has_owner = registry.owner(record.run_id) is not None
@@ -145,17 +145,18 @@ class RemoteRun:
             self._seen_at = time.monotonic()
 
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether its owner has said lately that it lives; when the cluster could not be asked, it is believed to.
+        """Return whether the owner's heartbeat is recent. If the cluster could not be asked, assume that it is.
 
-        Who has seen that one of the hosts of a detached run answers for it gives the others time to succeed it.
+        A detached run counts as owned for some more seconds, in which another of its hosts may replace the last one.
         """
         patience_s = _DETACHED_PATIENCE_S if record.detached else 0.0
         return self._has_owner or time.monotonic() - self._seen_at < patience_s
 
     def _take_newer(self, registry: Registry, record: RunRecord) -> None:
-        """Have the directory know of the run what the cluster knows, also while nobody copies from its hosts.
+        """Update the run's directory with a newer record from the cluster, even while no host is being copied.
 
-        Without the run's key that is what anybody may have written, which is good for a look from elsewhere only.
+        Without the run's key, any client may have written the record. So it is then only used for runs that are merely
+        watched from this machine.
         """
         if self.directory.is_verified and not self.directory.seal_key.exists():
             return
@@ -165,10 +166,10 @@ class RemoteRun:
                 RunRecord.from_others(self._stored.record).write(self.directory)
 
     def ask_to_stop(self, record: RunRecord) -> None:
-        """Ask on every host that can be reached, and in the registry.
+        """Ask on every reachable host, and in the registry.
 
         Raises:
-            LaunchError: Nobody could be asked.
+            LaunchError: Neither a host nor the registry could be asked.
         """
         reasons = []
         with ExitStack() as opened:
@@ -208,16 +209,16 @@ def _mirroring(directory: RunDirectory, reach: Reach, record: RunRecord) -> Iter
 
 
 def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float, *, is_verified: bool) -> None:
-    """End a run's workers on all its hosts without its owner; blocks until they are gone.
+    """End a run's workers on all its hosts without its owner; block until they have ended.
 
     Args:
-        record: The run's.
-        reach: How its hosts are reached.
+        record: The run's record.
+        reach: How to reach its hosts.
         grace_s: How long workers may take to end.
         is_verified: As for `Reach.seen_from_here`.
 
     Raises:
-        HostUnreachable: A host cannot be asked; on the others they have been ended.
+        HostUnreachable: A host does not answer; the workers on the others have been ended.
     """
     with ExitStack() as opened:
         seen = reach.seen_from_here(record, is_verified=is_verified)

@@ -1,6 +1,6 @@
-"""Keeps the registry's row of a run that this process owns up to date, in a thread of its own.
+"""Keeps the registry row of a run that this process owns up to date, in a separate thread.
 
-The registry is an index: a run never waits for it and never fails for it.
+The registry is only an index: a run never waits for it, and never fails because of it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _LAST_WORD_S = 5.0
 
 
 def new_owner() -> Owner:
-    """Name this process as an owner."""
+    """Return this process as an owner."""
     return Owner(socket.gethostname(), os.getpid(), secrets.token_hex(8))
 
 
 class Publisher(Closing):
-    """Publishes records of one run, and hears what others ask of its owner through the registry.
+    """Publishes the records of one run, and receives requests to its owner from the registry.
 
     Args:
-        registry: Closed with the publisher.
-        run_id: The run.
-        timeouts: How often to say that its owner lives.
+        registry: The registry, which is closed with the publisher.
+        run_id: The run's id.
+        timeouts: Include the interval of the owner's heartbeats.
 
     Attributes:
-        stop_asked: Whether somebody asked for the run to be stopped.
-        trouble: Why the registry is not up to date; None when it is.
+        stop_asked: Whether a user asked to stop the run.
+        trouble: Why the registry is not up to date; None if it is.
     """
 
     def __init__(self, registry: Registry, run_id: str, timeouts: Timeouts) -> None:
@@ -56,19 +56,19 @@ class Publisher(Closing):
         self._thread.start()
 
     def publish(self, record: RunRecord) -> None:
-        """Take the newest record. Does not block."""
+        """Publish a newer record. Does not block."""
         self._newest = record
         self._wake.set()
 
     def close(self) -> None:
-        """Publish the last record, for some seconds at most."""
+        """Publish the last record; wait for that some seconds at most."""
         self._is_closing = True
         self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_LAST_WORD_S)
 
     def _work(self) -> None:
-        with self._registry:  # closed here: the last word may take longer than `close` waits
+        with self._registry:  # closed here, because the last request may take longer than `close` waits
             is_last = False
             while not is_last:
                 self._wake.wait(_REQUEST_S)
@@ -102,5 +102,5 @@ class Publisher(Closing):
                 else:
                     self._stored = self._registry.replace(self._stored, content)
                 return
-            except RecordChanged:  # by an earlier owner, or who rebuilt the registry; this one counts
+            except RecordChanged:  # by an earlier owner or a rebuild of the registry; overwrite it
                 self._stored = self._registry.get(self._run_id)

@@ -1,4 +1,4 @@
-"""Whose turn it is among runs that wait for room: by priority, then by the time of submission. Pure."""
+"""Orders runs that wait for room: by priority, then by the time of submission. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ignite_tf_magic.runs.states import RunState
 
 
 def check_turn(record: RunRecord, listed: Iterable[RegistryEntry]) -> None:
-    """Find out whether other queued runs come first; only those count that somebody answers for.
+    """Check that no other queued run comes first. Runs without a living owner do not count.
 
     Raises:
-        NoRoom: One does that may use the same hosts.
+        NoRoom: Another run that may use the same hosts comes first.
     """
     if record.state is not RunState.QUEUED or not needs_capacity(record.spec):
         return

@@ -1,19 +1,19 @@
-"""The registry: which runs there are, in a cache that every node holds whole.
+"""The registry lists all runs, in a cache of which every node holds a full copy.
 
-An index of what the hosts' own directories say, which are the truth: it may be lost and built again. Rows are
-JSON texts under these keys:
+It is only an index of the hosts' own directories, which are authoritative. It may be lost and rebuilt. Rows are JSON
+texts under these keys:
 
     index            ids of all runs
-    record/RUN       the run's record, with marks of its latest writers; changed by compare-and-set only. That of a
-                     detached run and its hosts' reports are sealed: anybody at Ignite's port can write here
-    owner/RUN        its owner's sign of life; vanishes when it is not repeated
+    record/RUN       the run's record, with marks of its latest writers; changed by compare-and-set only. The records
+                     of detached runs and their hosts' reports are signed, because any client of Ignite can write here
+    owner/RUN        the owner's heartbeat; expires if it is not repeated
     hosts/RUN        names of the hosts that have reported
     host/RUN/HOST    a host's report
-    request/RUN      what somebody asks of its supervisor
+    request/RUN      requests to the run's supervisor
 
-Reads are of primary copies and create nothing; writes wait for all copies. Whoever decides by another's life
-watches a counter with a `FailureDetector`: no clock but the reader's own counts. Rows that vanish are for those who
-cannot wait.
+Reads use primary copies and create nothing; writes wait for all copies. To decide whether another process is alive,
+use a counter and a `FailureDetector`, which depends on no clock but the reader's own. Rows that expire are only for
+readers that cannot wait for that.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ T = TypeVar("T")
 PATIENCE_S = 20.0
 _INDEX = "index"
 _MAX_MARKS = 16
-_REPORT_TTL_S = 7 * 86_400.0  # what a host says of a run that was removed meanwhile goes by itself
+_REPORT_TTL_S = 7 * 86_400.0  # a report that arrives after its run was removed expires by itself
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
 _RANDOM = random.SystemRandom()
@@ -78,23 +78,23 @@ _PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
 
 
 class _TryAgainError(Exception):
-    """Another was first, or the cache is gone: the same may succeed now."""
+    """Another writer was first, or the cache has been destroyed: the same operation may succeed now."""
 
 
 class FailureDetector:
-    """Judges a life by its counter and by the reader's own monotonic clock."""
+    """Detects a dead process by a counter that stops, on the reader's own monotonic clock."""
 
     def __init__(self) -> None:
         self._counter: object = None
         self._changed_at: float | None = None
 
     def feed(self, counter: object, now: float) -> float:
-        """Take in what was read; gives for how long nothing new was heard, in seconds.
+        """Pass in a counter that was read; return the time since it last changed, in seconds.
 
         Args:
-            counter: Any other value than the last is a sign of life, a smaller one too: its owner started anew.
-                None when there was nothing to read, which is no sign.
-            now: The reader's own monotonic clock.
+            counter: Any other value than the last one is a sign of life; also a smaller one, after the process was
+                started anew. None if nothing could be read, which is not a sign of life.
+            now: Time on the reader's own monotonic clock.
         """
         if self._changed_at is None or (counter is not None and counter != self._counter):
             self._counter, self._changed_at = counter, now
@@ -102,15 +102,16 @@ class FailureDetector:
 
 
 class Registry(Closing):
-    """The runs in one cluster. Thread-safe; every call blocks and outlives a node's death. Close it.
+    """The runs in one cluster. Thread-safe; all calls block, and survive the loss of a node. Close it.
 
-    When no node answers at all, reading raises ConnectionFailed at once, and writing tries on.
+    If no node answers at all, reads raise ConnectionFailed at once, and writes are retried.
 
     Args:
-        client: A client, which stays its giver's, or how to make one when first needed, which is closed here.
-        timeouts: How long an owner's sign of life is good for.
-        patience_s: How long to try while nodes go and come.
-        seal: Key of the one run that is dealt with: what is written of it is sealed, and what is read must be.
+        client: A client, which the caller closes, or a function that creates one when needed, which is closed here.
+        timeouts: Include the validity of an owner's heartbeat.
+        patience_s: How long operations are retried while nodes leave and join.
+        seal: Key of the single run for which this object is used: rows of the run are signed when written and their
+            signatures are checked when read.
     """
 
     def __init__(
@@ -131,11 +132,11 @@ class Registry(Closing):
         self._newest: Stored | None = None
 
     def sealed(self, seal: Seal | None) -> Registry:
-        """Return the same registry to deal with the one run that has this key; it needs no closing."""
+        """Return the same registry for use with the single run that has this key; it need not be closed."""
         return Registry(self._connected(), timeouts=self._timeouts, patience_s=self._patience_s, seal=seal)
 
     def close(self) -> None:
-        """Close the client that was made here; the next call makes another."""
+        """Close the client if it was created here; the next call creates another one."""
         if isinstance(self._source, thin_client.Client):
             return
         with self._lock:
@@ -144,9 +145,9 @@ class Registry(Closing):
             client.close()
 
     def standing(self, topology: Sequence[str]) -> uuid.UUID | None:
-        """Return the node that answers here, if it sees most of these nodes now; None if it does not.
+        """Return the node that answers here if it now sees most of these nodes, else None.
 
-        What was read and written between two calls that give the same node is on the side that counts.
+        If two calls return the same node, everything between them was read and written on the side with the majority.
         """
         client = self._connected()
         node = client.router.control_node_id()
@@ -155,7 +156,7 @@ class Registry(Closing):
         return node if same and seen.has_majority_of(topology) else None
 
     def runs(self) -> Listing:
-        """List all runs, in two requests. A run that is being created or removed may be missing."""
+        """Return all runs, in two requests. A run that is being created or removed may be missing."""
         warnings: list[str] = []
         ids = read_names(self._get(_INDEX), _INDEX, warnings)
         rows = self._get_all([key for run in ids for key in (f"record/{run}", f"owner/{run}")])
@@ -172,54 +173,54 @@ class Registry(Closing):
         return Listing(tuple(entries), tuple(warnings))
 
     def get(self, run: str, known: Stored | None = None) -> Stored | None:
-        """Read a run's record; None when the registry has none. A row that is as in `known` is not taken apart again.
+        """Read a run's record, or return None if the registry has none. A row equal to `known` is not parsed again.
 
         Raises:
-            RecordDamaged: The row is not a record, or, as RecordForged, has not the run's seal; `rebuild` replaces it.
+            RecordDamaged: The row is not a record, or, as RecordForged, its signature is wrong; `rebuild` replaces it.
         """
         row = self._get(key_of("record", run))
         if row is None:
             return None
         newest = self._newest or known
-        if newest is None or newest.row != row:  # read again and again, and mostly the same
+        if newest is None or newest.row != row:  # records are read repeatedly and are mostly unchanged
             newest = read_stored(run, row, self._seal)
         self._newest = newest
         return newest
 
     def create(self, record: Mapping[str, Any]) -> Stored:
-        """Write the first record of a run; its version becomes 1 unless it has one.
+        """Write the first record of a run; its version becomes 1 if it has none.
 
         Raises:
-            RecordChanged: The run has a record.
+            RecordChanged: The run already has a record.
         """
         run = str(record["run_id"])
         self._update_names(_INDEX, {run})
         return self._set(None, {"version": 1, **record})
 
     def replace(self, old: Stored, new: Mapping[str, Any]) -> Stored:
-        """Write a record over the one that was read; its version becomes the next one unless it is higher.
+        """Replace a record that was read before; its version becomes the next one unless it is already higher.
 
-        An answer that was lost is looked for: the row tells who wrote it.
+        If an answer was lost, the marks in the row show whether the write succeeded.
 
         Raises:
-            RecordChanged: Somebody else has written or removed it since; read it again and decide anew.
-            DeadlineExceeded: Nobody answered for the registry's patience; it may have been written.
+            RecordChanged: It was written or removed by another process in the meantime; read it again and decide anew.
+            DeadlineExceeded: No answer came within the registry's patience; the record may have been written.
         """
         version = max(old.version + 1, new.get("version", 0))
         return self._set(old.row, {**new, "run_id": old.run_id, "version": version})
 
     def touch_owner(self, run: str, owner: Owner, *, detached: bool = False) -> None:
-        """Say that a run's owner lives: for `Timeouts.owner_lapse_s`, of a detached run `pool_lapse_s`."""
+        """Write an owner's heartbeat. It is valid for `Timeouts.owner_lapse_s`, of a detached run `pool_lapse_s`."""
         key, row = key_of("owner", run), to_text(asdict(owner))
         good_for_s = self._timeouts.pool_lapse_s if detached else self._timeouts.owner_lapse_s
         self._write(lambda cache: cache.put(key, row, good_for_s))
 
     def owner(self, run: str) -> Owner | None:
-        """Read the owner's latest sign of life; None when there was none lately."""
+        """Read the owner's latest heartbeat, or return None if it has expired."""
         return read_owner(self._get(key_of("owner", run)))
 
     def report(self, run: str, host: str, report: Mapping[str, Any]) -> None:
-        """Write what a host says of a run, over what it said before."""
+        """Write a host's report on a run, replacing the previous one."""
         key, sealed = f"{key_of('host', run)}/{checked_name(host)}", dict(report)
         if self._seal is not None:
             sealed["seal"] = self._seal.of(key, report)
@@ -228,7 +229,7 @@ class Registry(Closing):
         self._write(lambda cache: cache.put(key, row, _REPORT_TTL_S))
 
     def reports(self, run: str) -> dict[str, dict[str, Any]]:
-        """Read what the hosts say of a run, by host; what is no report, or lacks the run's seal, is left out."""
+        """Read the reports on a run, by host; rows that are not reports or lack a valid signature are left out."""
         keys = {f"{key_of('host', run)}/{host}": host for host in self._hosts(run)}
         found = {}
         for key, row in self._get_all(keys).items():
@@ -239,15 +240,15 @@ class Registry(Closing):
         return found
 
     def request(self, run: str, **asked: Any) -> None:
-        """Ask something of a run's supervisor, besides what was asked before: `request(run, stop=True)`."""
+        """Add requests to a run's supervisor to earlier ones: `request(run, stop=True)`."""
         self._update(key_of("request", run), lambda found: {**found, **asked})
 
     def requests(self, run: str) -> dict[str, Any]:
-        """Read all that was asked of a run's supervisor."""
+        """Read all requests to a run's supervisor."""
         return read_object(self._get(key_of("request", run))) or {}
 
     def remove(self, run: str) -> None:
-        """Remove all that is known of a run; to be repeated when it fails."""
+        """Remove all rows of a run; repeat it after an error."""
         keys = [key_of(kind, run) for kind in ("hosts", "owner", "record", "request")]
         keys += [f"{key_of('host', run)}/{host}" for host in self._hosts(run)]
         if self._get(_INDEX) is None:
@@ -256,10 +257,10 @@ class Registry(Closing):
         self._update_names(_INDEX, removed={run})
 
     def rebuild(self, records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Write records that hosts have, where the registry has none, an older or a damaged one.
+        """Write records from hosts where the registry has none, an older one or a damaged one.
 
         Returns:
-            The ids of the runs that were written.
+            The ids of the runs whose records were written.
         """
         newest: dict[str, Mapping[str, Any]] = {}
         for record in records:
@@ -273,7 +274,7 @@ class Registry(Closing):
     def _rebuild(self, run: str, record: Mapping[str, Any]) -> bool:
         while True:
             row = self._get(key_of("record", run))
-            with suppress(RecordDamaged):  # then nothing in it is worth keeping
+            with suppress(RecordDamaged):  # a damaged row is overwritten
                 if row is not None and read_stored(run, row, self._seal).version >= record["version"]:
                     return False
             with suppress(RecordChanged):
@@ -285,9 +286,9 @@ class Registry(Closing):
         return [name for name in read_names(self._get(key), key, []) if is_name(name)]
 
     def _set(self, old: Any, record: Mapping[str, Any]) -> Stored:
-        """Compare and set; when an answer was lost, the marks in the row tell whether it was written.
+        """Compare and set; if an answer was lost, the marks in the row show whether it was written.
 
-        Sending the same again harms nothing: a row never has an old value again.
+        Repeating the request is harmless, because a row never takes an old value again.
         """
         run, mark = str(record["run_id"]), secrets.token_hex(8)
         key = key_of("record", run)
@@ -313,7 +314,7 @@ class Registry(Closing):
         self._update(key, change)
 
     def _update(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change a row in a way that may be repeated, whoever else changes it at the same time."""
+        """Change a row by a function that may run repeatedly, if others change the row at the same time."""
 
         def attempt(cache: Cache) -> None:
             row = cache.get(key)
@@ -341,14 +342,14 @@ class Registry(Closing):
         def attempt() -> T:
             try:
                 return action(self._created())
-            except CacheNotFound as error:  # the cluster was emptied since
+            except CacheNotFound as error:  # the cache was destroyed in the meantime
                 self._exists = False
                 raise _TryAgainError(str(error)) from error
 
         return self._attempt(attempt)
 
     def _attempt(self, action: Callable[[], T], *, is_reading: bool = False) -> T:
-        """Do it, again and again while nodes go and come."""
+        """Call a function, and retry it while nodes leave and join."""
         deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
         while True:
             try:
@@ -388,7 +389,7 @@ class Registry(Closing):
 
 
 def _is_final(error: Exception, *, is_reading: bool) -> bool:
-    """Whether trying again is of no use; whoever reads has other places to look when no node answers."""
+    """Return whether retrying is useless. Readers do not wait if no node answers, because they can look elsewhere."""
     if isinstance(error, ServerError):
         return error.status in _PERMANENT
     return is_reading and isinstance(error, ConnectionFailed)

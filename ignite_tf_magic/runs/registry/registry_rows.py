@@ -1,6 +1,6 @@
-"""Rows of the registry: their keys, their texts, and the values that are read from them. Pure.
+"""Rows of the registry: their keys, their texts, and the values read from them. Pure.
 
-Anything may lie in a cache. What is not a row of ours is told from one here, and never raises but where said.
+A cache may contain anything. Functions here recognize rows that are not ours and do not raise, except where stated.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CACHE = "ignite-tf-runs"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A run's record as it was read or written; `Registry.replace` takes it as what is to be replaced.
+    """A run's record as read or written; pass it to `Registry.replace` as the record to replace.
 
     Attributes:
         record: The record. Its "version" counts the writes.
-        row: The row as it lies in the cache.
-        seal: With what it was sealed; empty when it was not.
+        row: The row as stored in the cache.
+        seal: Signature of the record; empty if it is unsigned.
     """
 
     record: Mapping[str, Any]
@@ -38,17 +38,17 @@ class Stored:
 
     @property
     def version(self) -> int:
-        """How often the record was written."""
+        """Number of times that the record was written."""
         return int(self.record["version"])
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who answers for a run.
+    """A heartbeat of the process that owns a run.
 
     Attributes:
-        instance: Differs between two processes of the same pid.
-        counter: Grows with each sign of life.
+        instance: Distinguishes two processes with the same pid.
+        counter: Grows with each heartbeat.
     """
 
     host: str
@@ -62,8 +62,8 @@ class RegistryEntry:
     """A run in a listing.
 
     Attributes:
-        seal: What was found with the record; nobody has looked whether it fits.
-        owner: Its owner's latest sign of life; None when there was none for `Timeouts.owner_lapse_s`.
+        seal: Signature stored with the record; it has not been checked.
+        owner: The owner's latest heartbeat; None if it has expired.
     """
 
     record: Mapping[str, Any]
@@ -72,16 +72,16 @@ class RegistryEntry:
 
     @property
     def owner_alive(self) -> bool:
-        """Whether the owner has said lately that it lives."""
+        """Whether the owner's heartbeat has not expired."""
         return self.owner is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All runs of the registry; iterating gives the entries.
+    """All runs of the registry; iterating yields the entries.
 
     Attributes:
-        warnings: Rows that were passed over because they are not what this package writes, in words.
+        warnings: Messages about rows that were skipped because this package did not write them.
     """
 
     entries: tuple[RegistryEntry, ...] = ()
@@ -95,10 +95,10 @@ class Listing:
 
 
 def key_of(kind: str, run: str) -> str:
-    """Return the key of a row of a run.
+    """Return the key of a run's row.
 
     Raises:
-        ConfigError: No run can have that id.
+        ConfigError: The text cannot be the id of a run.
     """
     if "/" in checked_name(run):
         raise ConfigError(f"{run!r} cannot be the id of a run: it has a slash")
@@ -106,10 +106,10 @@ def key_of(kind: str, run: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Return a name back that can be part of a key.
+    """Return the name if it can be part of a key.
 
     Raises:
-        ConfigError: It is empty, or no Unicode text.
+        ConfigError: It is empty or not valid Unicode.
     """
     if is_name(name):
         return name
@@ -117,7 +117,7 @@ def checked_name(name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a name can be part of a key."""
+    """Return whether a name can be part of a key."""
     try:
         return bool(name.encode())
     except UnicodeEncodeError:
@@ -125,12 +125,12 @@ def is_name(name: str) -> bool:
 
 
 def to_text(content: Mapping[str, Any]) -> str:
-    """Write a row."""
+    """Return the text of a row."""
     return json.dumps(content, separators=(",", ":"))
 
 
 def read_object(row: Any) -> dict[str, Any] | None:
-    """Read a row; None when it is not a JSON object."""
+    """Return the content of a row, or None if it is not a JSON object."""
     try:
         content = json.loads(row) if isinstance(row, str) else None
     except (ValueError, RecursionError):
@@ -142,8 +142,8 @@ def read_stored(run: str, row: Any, seal: Seal | None = None) -> Stored:
     """Read the row of a record.
 
     Raises:
-        RecordDamaged: It is none of that run.
-        RecordForged: A key is given and it has not been sealed with that.
+        RecordDamaged: It is not a record of that run.
+        RecordForged: A key was passed and the record is not signed with it.
     """
     key = f"record/{run}"
     stored = _taken_apart(run, row) if isinstance(row, str) else None
@@ -156,7 +156,7 @@ def read_stored(run: str, row: Any, seal: Seal | None = None) -> Stored:
 
 @lru_cache(maxsize=256)
 def _taken_apart(run: str, row: str) -> Stored | None:
-    """Read a row that mostly has been read before: who lists runs asks for those that have ended, too."""
+    """Parse the row of a record. Cached, because each listing reads the same rows of ended runs again."""
     content = read_object(row) or {}
     record, seal = content.get("record"), content.get("seal")
     if not isinstance(record, dict) or record.get("run_id") != run or type(record.get("version")) is not int:
@@ -165,17 +165,17 @@ def _taken_apart(run: str, row: str) -> Stored | None:
 
 
 def read_marks(row: Any) -> list[str]:
-    """Read who wrote the row of a record, the latest first."""
+    """Return the marks of the writers of a record's row, the latest first."""
     return read_strings((read_object(row) or {}).get("marks"))
 
 
 def read_strings(value: Any) -> list[str]:
-    """Of a list, the texts in it."""
+    """Return the texts in a list."""
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def read_names(row: Any, key: str, warnings: list[str]) -> list[str]:
-    """Read a row of names; a row that is none has no names and makes a warning."""
+    """Return the names in a row. A row that is not a list of names yields none, and adds a warning."""
     content = read_object(row)
     if row is not None and (content is None or not isinstance(content.get("names"), list)):
         warnings.append(f"row {key!r} of cache {CACHE} is not a list of names")
@@ -183,7 +183,7 @@ def read_names(row: Any, key: str, warnings: list[str]) -> list[str]:
 
 
 def read_owner(row: Any) -> Owner | None:
-    """Read an owner's sign of life."""
+    """Read an owner's heartbeat, or return None if the row is not valid."""
     content = read_object(row) or {}
     try:
         return Owner(

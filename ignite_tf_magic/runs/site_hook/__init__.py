@@ -1,1 +1,1 @@
-"""The directory that comes first on PYTHONPATH in what a worker starts; `bootstrap` puts it there."""
+"""The first directory on PYTHONPATH in processes that a worker starts; `bootstrap` puts it there."""

@@ -1,8 +1,8 @@
-"""Runs in every Python process below a worker's before anything else: this directory is the first on PYTHONPATH.
+"""Runs first in every Python process below a worker's process, because this directory is the first on PYTHONPATH.
 
-It makes a worker of a command that is not `python script.py`, too: a shell script, an absolute interpreter, a console
-script. The process may be of another version of Python and have nothing to do with the run, so all that happens here is
-to wait for the import of a module that the run wants to know of. Standard library only.
+This lets commands other than `python script.py` be workers: a shell script, an interpreter with an absolute path, a
+console script. The process may run another version of Python and be unrelated to the run. So this module only waits for
+the import of a module that the run has hooks for. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_DIRECTORY)))
 _PACKAGE = "ignite_tf_magic"
-# Modules that do not make a worker of a process: they are seen to when it imports another.
+# Importing these does not make a process a worker. Their hooks are set up when another hooked module is imported.
 _EVERYBODYS = ("random", "numpy")
-# What this package raises on import where the interpreter is too old for it, or has not all that it needs.
+# Errors on importing this package where the interpreter is too old for it or lacks dependencies.
 _UNUSABLE = (ImportError, SyntaxError, TypeError, AttributeError)
 
 
 class _Waiting:
-    """Finds no module. Asked for the first that the run wants to know of, it sets up the calls that follow imports."""
+    """A finder that finds nothing, but registers the calls that follow imports when a hooked module is imported."""
 
     def __init__(self, calls: Mapping[str, str]) -> None:
         self._calls = calls
@@ -45,7 +45,7 @@ class _Waiting:
 
 
 class _PackageFinder:
-    """Finds this package where the interpreter does not have it."""
+    """Finds this package if the interpreter does not have it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -96,16 +96,16 @@ def _warn(error: Exception) -> None:
     )
     warnings.warn(words, stacklevel=2)
     claim = os.environ.get("IGNITE_TF_CLAIM_FILE")
-    if claim:  # the worker fails by this, unless another process of it takes part
+    if claim:  # this file makes the worker fail, unless another process of it takes part
         try:
             with open(f"{claim}.alone", "a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{words}\n")
-        except OSError:  # a full disk: the script's import goes on
+        except OSError:  # a full disk must not stop the script's import
             pass
 
 
 def _run_hidden() -> None:
-    """Run the sitecustomize that this one hides, where there is one."""
+    """Run the sitecustomize module that this one shadows, if there is one."""
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _DIRECTORY]
     own = sys.modules.pop("sitecustomize")
     try:

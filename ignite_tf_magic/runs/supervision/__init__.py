@@ -1,1 +1,1 @@
-"""Supervision of runs: the plan, the hosts' controllers, the supervisor, the owner, the reconciler."""
+"""Supervision of runs: the plan, the host controllers, the supervisor, the owner, the reconciler."""

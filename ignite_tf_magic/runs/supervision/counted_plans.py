@@ -1,4 +1,4 @@
-"""Plans whose workers are told how many rows they read, whoever has counted them."""
+"""Plans with row counts for each worker: counted by the nodes, by this process, or left to the workers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ignite_tf_magic.runs.supervision.planning import (
 
 
 def plan_counted(client: Client, spec: RunSpec, facts: LaunchFacts) -> Plan:
-    """Place a run's workers, and count the rows of each of them where the facts only reckon with some.
+    """Place a run's workers, and count each worker's rows if the facts only contain estimates.
 
-    Partitions are read to their ends where few keys gather the rows, or they change meanwhile. Rows that would have to
-    be read, and are many, are counted by the workers.
+    Whole partitions are read if a few keys hold most of the rows, or if the rows change in the meantime. If counting
+    would mean to read many rows, the workers count them instead.
 
     Raises:
-        PlacementError: The workers cannot be spread so, even if no other run held anything.
+        PlacementError: The workers could not be placed even if no other run held any resources.
     """
     plan = _counted(client, spec, facts)
     return with_packed_rows(plan, facts.cache.packed, spec.num_workers) if facts.cache.packed else plan

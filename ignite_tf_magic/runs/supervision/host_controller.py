@@ -1,7 +1,7 @@
-"""Makes a host do what a run's order says, and tells how it stands there.
+"""Makes a host carry out a run's orders, and reports the host's status.
 
-The same for every run: of an attached one, a controller for each host lives in the notebook's process and reaches its
-host over SSH; of a detached one, each host's reconciler has one for its own machine.
+All runs use it. For an attached run, the notebook's process has one controller per host and reaches the host over SSH.
+For a detached run, each host's reconciler has one controller for its own machine.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from ignite_tf_magic.runs.warm import early_program
 from ignite_tf_magic.settings.options import Endpoint
 
 LOOPBACK = "127.0.0.1"
-NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown
+NUM_LAST_LINES = 60  # includes a traceback, which is removed before the lines are shown
 _TAIL_BYTES = 8192
 _TRACEBACK_CHARS = 16_000
-_SOON_S, _LATER_S = 60.0, 2.0  # servers come up soon, or most likely never
+_SOON_S, _LATER_S = 60.0, 2.0  # a server that has not come up after the first time most likely never will
 _PHASES_SOON_S, _PHASES_LATER_S = 0.3, 5.0
 _MOST_PHASE_BYTES = 64
 _ROOM_S = 1.0
@@ -63,23 +63,23 @@ _WAITING = (RunState.QUEUED, RunState.RESTARTING)
 _NO_PROGRAM = (
     ". Name the interpreter: --python PATH, or python in ignite-tf.toml; ignite-tf doctor looks at all"
 )
-# What a host refuses now and may grant the next time.
+# Refusals that may not be repeated at the next attempt.
 _PASSING_KINDS = {"disk_full", PORT_TAKEN, "older_alive", "stale_generation"}
 
 
 @dataclass(frozen=True, slots=True)
 class HostPayload:
-    """What a host needs beside its orders.
+    """What a host needs in addition to its orders.
 
     Attributes:
-        files: Content of files, by their path in the run's directory there.
-        parcels: Trees that must be there.
-        python_path: Where workers find this package, when their interpreter does not have it.
-        loopback: The library that keeps ports of workers to their host, there; None for none.
-        owner_lock: Lock of the run's owner, where the owner is on that same machine.
+        files: Content of files, by their path in the run's directory on the host.
+        parcels: Bundles that must be on the host.
+        python_path: Where workers find this package if their interpreter does not have it.
+        loopback: Path on the host of the library that keeps workers' ports private to their host; None for none.
+        owner_lock: Lock of the run's owner, if the owner is on the same machine.
         is_here: Whether the host is the machine on which the run was started.
-        has_credentials: Whether the workers find credentials in the run's directory.
-        is_warm: Whether workers may become of processes that were parked on the host after an earlier run.
+        has_credentials: Whether the run's directory contains credentials for the workers.
+        is_warm: Whether workers may use processes that were parked on the host after an earlier run.
     """
 
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -93,16 +93,17 @@ class HostPayload:
 
 
 class HostController:
-    """One host of one run. Not thread-safe: one thread calls it.
+    """Controls one host of one run. Not thread-safe: only one thread may call it.
 
     Args:
-        host: The relay; who made it closes it.
-        watch: Polls that host for the run.
-        payload: What is carried there before the first worker starts.
-        on_log: Told the log of each worker that was started, or found running; again when it raised.
-        proof: Gives the host's clock when it was last known that it may have workers; their leases count from
-            then, and who gives it renews them. None: the controller itself does, as the owner is this process.
-        tunnels: What leads to tasks on other hosts, for a run that has it so.
+        host: Connection to the host; its creator closes it.
+        watch: Polls the host for the run.
+        payload: Data to copy to the host before the first worker starts.
+        on_log: Called with the log of each worker that was started or found running; called again if it raised.
+        proof: Returns a reading of the host's clock from the time when the host was last known to be allowed workers.
+            Their leases count from then, and the provider of `proof` renews them. With None, the controller renews
+            them, because the owner is this process.
+        tunnels: Forwarded ports to tasks on other hosts, for a run with --tunnel.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class HostController:
 
     def _begin(self, generation: int) -> None:
         self._generation = generation
-        self._address: str | None = None  # depends on which other hosts there are
+        self._address: str | None = None  # depends on the other hosts of the order
         self._ports: dict[int, int] = {}
         self._up: set[int] = set()
         self._ends: dict[int, WorkerEnd] = {}
@@ -148,7 +149,7 @@ class HostController:
         self._error: HostProblem | None = None
 
     def reconcile(self, record: RunRecord) -> HostReport:
-        """Bring the host nearer to what the order says, and report. Blocks while the host answers.
+        """Bring the host closer to the state in the order, and return its report. Blocks while the host answers.
 
         It may be called at any time and any number of times.
         """
@@ -165,13 +166,13 @@ class HostController:
             self._look_for_room(record)
             self._copy(record)
         except HostRefused as error:
-            # Without --wait a first start that does not fit is refused.
+            # Without --wait, a first start that does not fit fails at once.
             may_wait = record.spec.waits_for_room or record.generation > 1
             is_retryable = error.kind in _PASSING_KINDS or (error.kind in NO_ROOM and may_wait)
             advice = _NO_PROGRAM if error.kind == "no_program" else ""
             self._error = HostProblem(error.kind, f"{error}{advice}", is_retryable=is_retryable)
         except HostError as error:
-            if self._watch.view.heard_at is None:  # else it was reached before, and may be again
+            if self._watch.view.heard_at is None:  # a host that was reached before may be reached again
                 is_retryable = isinstance(error, HostUnreachable)
                 kind = "unreachable" if is_retryable else type(error).__name__
                 self._error = HostProblem(kind, str(error), is_retryable=is_retryable)
@@ -191,10 +192,10 @@ class HostController:
                 self._host.fence(record.run_id, order.generation)
             if seats and not self._ports:
                 self._prepare(record, seats)
-            # From then on the watch's silence tells how long the leases can last.
+            # Start only once the watch has seen the new fence: then its silence shows how long leases can last.
             is_allowed = self._proof is None or self._proof() is not None
             if order.phase is Phase.RUN and is_allowed and self._watch.view.fence >= order.generation:
-                if self._tunnels is not None:  # before workers start, and again when a lost link is back
+                if self._tunnels is not None:  # before workers start, and again after a lost link
                     self._tunnels.lead(record, self._host.name)
                 self._start(record, seats)
 
@@ -210,7 +211,7 @@ class HostController:
             self._free_ports()
             self._reserved = self._reserve(record, len(seats))
             self._ports = {seat.worker: port for seat, port in zip(seats, self._reserved, strict=True)}
-        else:  # another process had prepared this host
+        else:  # another process has prepared this host
             addresses = [Endpoint.parse(record.order.addresses[seat.worker]) for seat in seats]
             self._ports = {seat.worker: each.port for seat, each in zip(seats, addresses, strict=True)}
 
@@ -220,10 +221,10 @@ class HostController:
         return self._host.reserve_ports(count, record.spec.port_range)
 
     def _check_privacy(self, record: RunRecord) -> None:
-        """Refuse a host that cannot keep the ports of its workers to itself, where a run must have that.
+        """Check that a host can keep its workers' ports private, for a run that requires it.
 
         Raises:
-            HostRefused: Says what is missing.
+            HostRefused: It cannot; the message says what is missing.
         """
         if self._tunnels is None:
             raise HostRefused(
@@ -242,7 +243,7 @@ class HostController:
             )
 
     def _free_ports(self) -> None:
-        """Let go of ports: shims hold those of their workers themselves."""
+        """Release reserved ports: shims now hold those of their workers."""
         if self._reserved:
             self._host.unreserve_ports(self._reserved)
             self._reserved = ()
@@ -258,7 +259,7 @@ class HostController:
         self._carried = True
 
     def _find_address(self, record: RunRecord) -> str:
-        """Find the address by which the order's other hosts reach this one."""
+        """Return the address at which the order's other hosts reach this one."""
         me = record.host(self._host.name)
         others = [record.host(name) for name in record.order.hosts if name != me.name]
         if record.spec.tunnel or not others:
@@ -281,7 +282,7 @@ class HostController:
             if job_name(record.generation, seat.worker) not in self._watch.view.jobs:
                 self._start_worker(record, seat)
             self._on_log(log_name(seat.worker, record.generation))
-            self._started.add(seat.worker)  # only now: who is told may need the host, and be told once more
+            self._started.add(seat.worker)  # after `on_log`, which may fail and is then called again
         self._free_ports()
 
     def _start_worker(self, record: RunRecord, seat: TaskSlot) -> None:
@@ -316,12 +317,12 @@ class HostController:
 
     @property
     def warm_jobs(self) -> list[tuple[Job, tuple[int, ...]]]:
-        """The jobs of this generation that may start warm another time, with the GPUs that each was given."""
+        """The jobs of this generation that can use parked processes another time, with the GPUs that each was given."""
         found = [(job, self._view.jobs.get(job.name)) for job in self._jobs if job.early]
         return [(job, status.gpus) for job, status in found if status is not None]
 
     def _preload(self, root: str) -> str | None:
-        """Return the library that keeps ports of workers to this host, if it can be loaded here."""
+        """Return the library that keeps workers' ports private to this host, or None if it cannot be loaded here."""
         facts = self._facts
         path = (self._payload.loopback or "").replace("{root}", root)
         return path if path and may_be_loaded(path, facts.platform, facts.machine) else None
@@ -331,11 +332,11 @@ class HostController:
 
     @property
     def _facts(self) -> HostFacts:
-        """What the host is; it is asked once."""
+        """Facts about the host; requested once."""
         return self._host.facts or self._host.hello()
 
     def _end(self, record: RunRecord) -> None:
-        """Have the workers ended, and none of this generation started any more, not even by a late request."""
+        """End the workers, and fence off their generation so that no late request can start one."""
         if not record.generation:
             return  # it was queued
         if self._watch.view.heard_at is not None and self._watch.view.fence <= record.generation:
@@ -343,24 +344,24 @@ class HostController:
             self._free_ports()
 
     def _copy(self, record: RunRecord) -> None:
-        """Leave the record on the host, whose directory tells of the run when nothing else can."""
+        """Write a copy of the record to the host, for when no other copy can be read."""
         if not self._payload.is_here and self._copied_version != record.version and self._carried:
-            with suppress(HostRefused):  # a full disk there must not end workers that do well
+            with suppress(HostRefused):  # a full disk there must not end healthy workers
                 self._host.write(record.run_id, "run.json", json.dumps(record.to_json()).encode())
             self._copied_version = record.version
 
     def _leave(self, record: RunRecord) -> None:
-        """Leave the record behind, and nothing secret."""
+        """Erase the credentials on the host; the record stays there."""
         if self._has_left:
             return
         if self._payload.has_credentials and self._carried and not self._payload.is_here:
             self._host.write(record.run_id, CREDENTIALS, b"")
         self._has_left = True
 
-    # Looking
+    # Observation
 
     def _look(self, record: RunRecord) -> None:
-        self._view = self._watch.view  # that of the report, too: it must not know more than was looked at
+        self._view = self._watch.view  # the report uses this same view: it must not be newer
         knocks = self._is_time_to_knock(record)
         reads = self._is_time_to_read_phases(record)
         for seat in record.order.on(self._host.name):
@@ -383,7 +384,7 @@ class HostController:
                 self._read_phase(record, seat.worker)
 
     def _miss(self, worker: int) -> None:
-        """Take a worker for ended whose host answers, but has lost all trace of it for longer than its lease."""
+        """Treat a worker as dead if its host answers but has not known the job for longer than the lease."""
         known_at = self._known_at.get(worker)
         if known_at is not None and time.monotonic() - known_at > self._timeouts.dead_after_s:
             self._ends[worker] = WorkerEnd(None, "vanished", ended_at=time.time())
@@ -404,7 +405,7 @@ class HostController:
         return is_time
 
     def _knock(self, record: RunRecord, worker: int, job: JobStatus) -> None:
-        """Look whether a worker's server listens; while others wait for it, note what the worker says."""
+        """Check whether a worker's server listens. If others already wait for it, also note its last output line."""
         here = Endpoint.parse(record.order.addresses[worker])
         if self._host.listens(here.host, here.port):
             self._up.add(worker)
@@ -420,14 +421,14 @@ class HostController:
         return is_time
 
     def _read_phase(self, record: RunRecord, worker: int) -> None:
-        """Note what a worker has told; its own script may have written anything there."""
+        """Read a worker's phase. Unknown values are ignored, because its script may have written anything there."""
         path = phase_name(worker, record.generation)
         found = self._read(record.run_id, path, max_bytes=_MOST_PHASE_BYTES).decode(errors="replace")
         if found in PHASES:
             self._phases[worker] = found
 
     def _end_of(self, record: RunRecord, worker: int, job: JobStatus) -> WorkerEnd:
-        """Collect all that tells how a worker ended, while its host can be asked."""
+        """Collect all information on how a worker ended, while its host answers."""
         found = self._read(record.run_id, exit_name(worker, record.generation))
         report = ExitReport.parse(found) if found else None
         told = report is not None and job.code is not None and report.exit_code == job.code % 256
@@ -451,7 +452,7 @@ class HostController:
     def _read(self, run_id: str, path: str, start: int = 0, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
         try:
             return self._host.read(run_id, path, start, max_bytes) or b""
-        except HostRefused:  # a file that cannot be read must not hide that the worker has ended
+        except HostRefused:  # an unreadable file must not hide that the worker has ended
             return b""
 
     def _living(self, generation: int) -> list[str]:
@@ -493,12 +494,12 @@ class HostController:
 
 
 def _silence_s(view: HostView) -> float:
-    """For how long no lease there can have been made longer."""
+    """Return for how many seconds no lease on the host can have been renewed."""
     return 0.0 if view.token_heard_at is None else time.monotonic() - view.token_heard_at
 
 
 def address_of(host: HostRecord) -> str | None:
-    """Return the address by which a host is known to others, unless that only means itself."""
+    """Return the address by which other hosts know a host, or None if it has only loopback addresses."""
     candidates = (host.tf_address, *host.addresses)
     return next((each for each in candidates if each and not _is_loopback(each)), None)
 

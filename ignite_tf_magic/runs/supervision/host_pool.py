@@ -1,4 +1,4 @@
-"""The hosts of a run, as its supervisor sees them: a record goes out, reports come in."""
+"""The hosts of a run as its supervisor sees them: records go out, reports come in."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _JOIN_S = 2.0
 
 
 class HostPool(Protocol):
-    """Carries out orders on hosts."""
+    """A set of hosts that carry out orders."""
 
     def follow(self, record: RunRecord) -> None:
-        """Tell the hosts of the newest record. Does not block."""
+        """Send the newest record to the hosts. Does not block."""
         ...
 
     def reports(self) -> Mapping[str, HostReport]:
-        """Return what each host has reported last. Does not block."""
+        """Return the latest report of each host. Does not block."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a report has changed, or for some time."""
+        """Wait until a report has changed or the timeout has passed."""
         ...
 
 
 class HostWorker(Closing):
-    """A host controller at work: a thread that has it carry out the newest record, and keeps its newest report."""
+    """A thread that passes the newest record to a host controller, and keeps the controller's newest report."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HostWorker(Closing):
         self._thread.start()
 
     def follow(self, record: RunRecord) -> None:
-        """Hand the controller the newest record."""
+        """Pass the newest record to the controller."""
         self._record = record
         self._wake.set()
 
@@ -66,7 +66,7 @@ class HostWorker(Closing):
         while True:
             self._wake.wait(_STEP_S)
             self._wake.clear()
-            is_last = self._is_closing  # asked first: the last record is carried out, too
+            is_last = self._is_closing  # read first, so that the last record is still carried out
             if self._record is not None:
                 self._reconcile(self._record)
             if is_last:
@@ -75,7 +75,7 @@ class HostWorker(Closing):
     def _reconcile(self, record: RunRecord) -> None:
         try:
             self._set(self._controller.reconcile(record))
-        except Exception as error:  # noqa: BLE001 - a fault of ours ends the run, and is shown
+        except Exception as error:  # noqa: BLE001 - an internal error ends the run and is shown
             fault = HostProblem("fault", f"{type(error).__name__}: {error}", is_retryable=False)
             before = self.report or HostReport(self._name)
             self._set(replace(before, generation=record.generation, error=fault))
@@ -86,12 +86,12 @@ class HostWorker(Closing):
             self._on_report()
 
     def begin_to_close(self) -> None:
-        """Obey once more, then leave the host alone."""
+        """Carry out the record once more, then stop."""
         self._is_closing = True
         self._wake.set()
 
     def close(self, deadline: float | None = None) -> None:
-        """Leave the host alone; what runs there goes on. Waits for its last work until `deadline`."""
+        """Stop controlling the host; its jobs continue. Waits for the thread's last work, at most until `deadline`."""
         self.begin_to_close()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S if deadline is None else max(deadline - time.monotonic(), 0.0))
@@ -102,10 +102,10 @@ Open = Callable[[HostRecord, Callable[[], None]], tuple[HostController, HostWatc
 
 
 class DirectHostPool(Closing):
-    """Hosts that this process reaches itself.
+    """Hosts to which this process itself connects.
 
     Args:
-        open_host: Opens a host that the record names; its second argument is to be called when the host's view changes.
+        open_host: Opens a host of the record. It must call its second argument when the host's view changes.
     """
 
     def __init__(self, open_host: Open) -> None:
@@ -114,7 +114,7 @@ class DirectHostPool(Closing):
         self._changed = threading.Event()
 
     def follow(self, record: RunRecord) -> None:
-        """Tell the hosts of the newest record, and open those that are new."""
+        """Send the newest record to the hosts, and open hosts that are new."""
         for host in record.hosts:
             if host.name not in self._posts:
                 self._posts[host.name] = self._open(host)
@@ -126,16 +126,16 @@ class DirectHostPool(Closing):
         return HostWorker(controller, watch, wake, self._changed.set, host.name)
 
     def reports(self) -> Mapping[str, HostReport]:
-        """Return what each host has reported last."""
+        """Return the latest report of each host."""
         return MappingProxyType({name: post.report for name, post in self._posts.items() if post.report})
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a report has changed, or for some time."""
+        """Wait until a report has changed or the timeout has passed."""
         self._changed.wait(timeout_s)
         self._changed.clear()
 
     def close(self) -> None:
-        """Leave the hosts alone; what runs there goes on until its lease is over."""
+        """Stop controlling the hosts; their jobs continue until their leases expire."""
         for post in self._posts.values():
             post.begin_to_close()
         deadline = time.monotonic() + _JOIN_S

@@ -1,8 +1,8 @@
-"""Starts a run and owns it: a thread of this process supervises it until none of its processes is left.
+"""Starts a run and owns it: a thread of this process supervises the run until none of its processes is left.
 
-The owner is this process. While it lives it renews the leases of the run's workers, and holds the run's lock, which
-workers on this machine watch; when it ends, however it ends, the workers end as well. A run that is to survive that is
-left instead when the process ends in good order: its leases last for longer, and another process takes it over.
+The owner is this process. While it lives, it renews the leases of the run's workers and holds the run's lock, which
+workers on this machine watch. When it ends, for whatever reason, the workers end as well. The exception is a run with
+`survives_s`: if the process exits cleanly, it leaves the run with longer leases, for another process to take over.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """All that is decided before a run starts.
+    """All decisions made before a run starts.
 
     Attributes:
-        spec: What was asked for.
-        plan: Where the first workers run.
+        spec: The request.
+        plan: Placement of the first workers.
         script: Source of the script; None when a command runs instead.
         connect: How workers reach the cluster; only the credentials are used.
-        name: What the run's id says behind its mark.
-        parcels: Trees that other machines need.
-        timeouts: How long the run waits for what.
-        warm_s: For how long its hosts keep processes ready for a run like it, when it has ended; 0 for none.
+        name: The name part of the run's id.
+        parcels: Bundles that other machines need.
+        timeouts: Timeouts of the run.
+        warm_s: How long the run's hosts keep processes ready for a similar run after this one has ended; 0 keeps none.
     """
 
     spec: RunSpec
@@ -87,13 +87,13 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunHooks:
-    """What a run meets outside of its hosts.
+    """Connections of a run to everything other than its hosts.
 
     Attributes:
-        planner: Finds places for later generations.
-        snapshot: What the cluster said last.
-        on_save: Told of every new record, in the supervisor's thread; must not block or raise.
-        is_stop_asked: Whether somebody asked from elsewhere for the run to be stopped.
+        planner: Places the workers of later generations.
+        snapshot: Returns the cluster's latest state.
+        on_save: Called with every new record, in the supervisor's thread; must not block or raise.
+        is_stop_asked: Returns whether a user elsewhere asked to stop the run.
         close: Called when the run has ended.
     """
 
@@ -110,13 +110,13 @@ def start_run(
     reach: Reach,
     hooks: Callable[[str], RunHooks] = lambda _: RunHooks(),
 ) -> Run:
-    """Start the processes of a run; returns when they run, or when it is queued.
+    """Start the processes of a run; return when they run, or when the run is queued.
 
-    This process owns the run from now on: the run ends with it. Follow its output with `Run.follow`.
+    This process owns the run from now on, and the run ends with it. Follow its output with `Run.follow`.
 
     Raises:
         ScriptError: The script is not Python; nothing was started.
-        LaunchError: The workers could not be started; those that were have been ended.
+        LaunchError: The workers could not be started; those that were started have been ended.
     """
     if plan.script is not None:
         specs.check_script(plan.script, plan.spec.script_name, plan.spec.python)
@@ -133,9 +133,9 @@ def resume_run(
     reach: Reach,
     hooks: Callable[[str], RunHooks],
 ) -> Run:
-    """Start the workers of a run again that has ended, as after a failure; returns at once.
+    """Start the workers of an ended run again, for example after a failure; return at once.
 
-    Whatever still lives of it is ended first. This process owns the run from now on.
+    Workers of the run that are still alive are ended first. This process owns the run from now on.
 
     Raises:
         ConfigError: Another process owns it.
@@ -157,14 +157,14 @@ def take_over_run(
     reach: Reach,
     hooks: Callable[[str], RunHooks],
 ) -> Run:
-    """Go on with a run that its owner has left, whose workers may still run; returns at once.
+    """Continue a run whose owner has exited, and whose workers may still run; return at once.
 
     This process owns the run from now on.
 
     Raises:
         BlockingIOError: Another process has taken it over.
-        LaunchError: A host that has workers cannot be asked; if they were taken for dead some day, they might live yet.
-            Everything stays as it was.
+        LaunchError: A host that has workers does not answer. If its workers were later taken for dead, they might still
+            be alive. The run stays unchanged.
     """
     taken = replace(record, left_until=None, version=record.version + 1, **this_process())
     owner = _RunOwner(plan, directory, reach, hooks(directory.run_id), taken)
@@ -178,7 +178,7 @@ def take_over_run(
 
 
 def _set_leases_back(record: RunRecord, reach: Reach, lease_s: float) -> None:
-    """Have leases again that are over when an owner's patience with a silent host is."""
+    """Shorten the leases to normal, so that they expire before the owner takes a silent host's workers for dead."""
     used = [host for host in record.hosts if host.name in record.order.hosts]
     with reach.visiting(used) as opened:
         failed = _errors(call_all(opened, lambda host: host.jobs_of(record.run_id)))
@@ -203,7 +203,7 @@ def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
 
 
 def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
-    """Return the record of a run whose workers are to be started again; its earlier ones are in its past."""
+    """Return the record for a new start of an ended run; its earlier workers are in the past generations."""
     order = replace(record.order, phase=Phase.END, reason=RESUMED)
     past = record.past
     if record.workers and not (past and past[-1].generation == record.generation):
@@ -233,7 +233,7 @@ def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
 
 
 def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
-    """Write a run down as it begins."""
+    """Return the first record of a run."""
     seats = plan.plan.seats
     is_queued = plan.plan.insufficient_capacity is not None
     return RunRecord(
@@ -253,7 +253,7 @@ def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
 
 
 def payload_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> HostPayload:
-    """Collect what a host needs before a worker can start there."""
+    """Return what a host needs before a worker can start there."""
     files = {} if plan.script is None else {script_path(plan.spec.script_name): plan.script}
     found = specs.credentials(plan.connect)
     if found:
@@ -272,7 +272,7 @@ def payload_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Hos
 
 
 class _RunOwner:
-    """The run in this process: its lock, its hosts, the thread that supervises it."""
+    """A run in its owner process: its lock, its hosts, and the thread that supervises it."""
 
     def __init__(
         self,
@@ -312,21 +312,20 @@ class _RunOwner:
         self._thread = threading.Thread(target=self._work, name=f"run-{directory.run_id}", daemon=True)
 
     def start(self) -> None:
-        """Begin, and wait until all workers have been started.
+        """Start supervising, and wait until all workers have been started.
 
         Raises:
-            LaunchError: They could not be; what had been started has been ended.
+            LaunchError: They could not be started; those that were started have been ended.
         """
         self._supervisor.record.write(self._directory)
         _owners.add(self)
         atexit.unregister(_let_go_of_all)
-        atexit.register(
-            _let_go_of_all
-        )  # the last to be registered is the first to be called: before links are closed
+        # Handlers run in reverse order of registration, so this one runs before links are closed.
+        atexit.register(_let_go_of_all)
         self._thread.start()
         try:
             self._await_start()
-        except BaseException:  # as an interrupt: nobody learns the run's name
+        except BaseException:  # for example an interrupt: the caller does not get the run's id
             self._directory.stop_request.touch(mode=0o600)
             raise
 
@@ -361,13 +360,13 @@ class _RunOwner:
         return controller, watch
 
     def _stay_warm(self) -> None:
-        """Have hosts make processes ready for the next run, now that this one needs them no more."""
+        """Park processes on the hosts for the next run, after this run has ended."""
         if self._plan.warm_s and not self._is_exiting:
             for host, controller in self._controllers:
                 WARM_HOSTS.park(self._reach, host, controller.warm_jobs, self._plan.warm_s)
 
     def _is_here(self, host: HostRecord, opened: Host) -> bool:
-        """Whether the host writes into this very directory, though it may have been reached over SSH."""
+        """Return whether the host writes into this same directory, even if it was reached over SSH."""
         mark = self._directory.owner_lock.name, str(os.getpid()).encode()
         if host.ssh is None or opened.read(self._directory.run_id, mark[0]) == mark[1]:
             self._here.add(host.name)
@@ -376,12 +375,12 @@ class _RunOwner:
     def _read_log(self, host: HostRecord, opened: Host, watch: HostWatch, log: str) -> None:
         if self._is_here(host, opened):
             return
-        with suppress(MirrorFailed):  # then no output comes here any more; the run itself goes on
+        with suppress(MirrorFailed):  # no more output is copied, but the run continues
             if (offset := self._logs.add(host.name, log)) is not None:
                 watch.add_log(log, offset)
 
     def _await_logs(self) -> None:
-        """Wait until all output that can be read has been, for a while also for hosts that were lost lately."""
+        """Wait until all readable output has been copied; wait a limited time for hosts that were lost recently."""
         ended_at = time.monotonic()
         deadline = ended_at + _LAST_OUTPUT_S
         while (
@@ -390,7 +389,7 @@ class _RunOwner:
             time.sleep(_POLL_S)
 
     def _note_unread(self) -> None:
-        """Write down what could not be read, for those who follow the output to its end."""
+        """Record which output could not be read, for readers that follow it to its end."""
         lost = [
             each
             for watch in self._watches
@@ -410,7 +409,7 @@ class _RunOwner:
                 yield UnreadOutput(view.host, job.log, job.log_bytes, not job.has_ended, reason)
 
     def save(self, record: RunRecord) -> None:
-        """Write the newest record; the last one when all that can be read of the output has been."""
+        """Write the newest record; before the last one, wait until all readable output has been copied."""
         if record.state.has_ended:
             self._await_logs()
             self._logs.end()
@@ -420,7 +419,7 @@ class _RunOwner:
         self._hooks.on_save(record)
 
     def _write(self, record: RunRecord) -> None:
-        """Write the record; while that fails, as on a full disk, the run goes on, and only its end is waited for."""
+        """Write the record. If that fails, as on a full disk, the run continues; only the last record is retried."""
         deadline = time.monotonic() + (_LAST_OUTPUT_S if record.state.has_ended else 0.0)
         while True:
             try:
@@ -438,7 +437,7 @@ class _RunOwner:
             with self._lock, self._opened:
                 self._supervise()
         finally:
-            _owners.discard(self)  # not before all is closed: the end of the process waits for its owners
+            _owners.discard(self)  # last, after all is closed: at exit, this process waits for its owners
 
     def _supervise(self) -> None:
         try:
@@ -456,22 +455,22 @@ class _RunOwner:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process owns the run; a forked child does not own its parent's."""
+        """Whether this process owns the run; a forked child does not own its parent's runs."""
         return os.getpid() == self._supervisor.record.owner_pid
 
     def begin_to_let_go(self) -> None:
-        """Have the run end with this process, or outlive it."""
+        """End the run, or detach from it if it may outlive this process. Returns at once."""
         if self._plan.spec.survives_s and not self._directory.stop_request.exists():
             self._supervisor.leave()
         else:
-            self._is_exiting = True  # a file could not be written on a full disk
+            self._is_exiting = True  # not a stop file, which could not be written to a full disk
 
     def await_end(self, deadline: float) -> None:
-        """Wait, no longer than until then, until this process supervises the run no more."""
+        """Wait until this process no longer supervises the run, at most until the deadline."""
         self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _leave_behind(self) -> None:
-        """Have the workers live on for a while, for whoever takes the run over. Jupyter gives this 2.5 s."""
+        """Leave the run to another process: record this and extend the leases. Jupyter allows 2.5 s for this."""
         record, survives_s = self._supervisor.record, self._plan.spec.survives_s
         until = time.time() + survives_s
         leave(self._directory.owner_lock, until)
@@ -489,13 +488,13 @@ _owners: set[_RunOwner] = set()
 
 
 def begin_to_let_go_of_runs() -> None:
-    """End this process's runs, or leave them to others, as it will end. Returns at once; its end waits for that."""
+    """Begin to end this process's runs, or to detach from them. Returns at once; at exit, the process waits."""
     for owner in _owners_here():
         owner.begin_to_let_go()
 
 
 def _let_go_of_all() -> None:
-    """Let go of this process's runs, and wait, for all at once: whoever ends a kernel waits for seconds only."""
+    """End or detach from all of this process's runs and wait for them together: kernels get only seconds to exit."""
     deadline = time.monotonic() + GRACE_S + 2.0
     mine = _owners_here()
     begin_to_let_go_of_runs()
@@ -512,12 +511,12 @@ def _has_read_all(watch: HostWatch, ended_at: float) -> bool:
     if view.heard_at is None or view.sink_error or is_given_up(view, ended_at):
         return True
     if view.contact is not Contact.REACHABLE and not all(job.has_ended for job in view.jobs.values()):
-        return False  # there may be more than is known of
+        return False  # it may have more jobs or output than we know of
     return all(offsets[job.log] >= job.log_bytes for job in view.jobs.values() if job.log in offsets)
 
 
 def _own_path() -> str | None:
-    """Let workers of this machine find this package where it is not installed."""
+    """Return the PYTHONPATH with which workers on this machine find this package if it is not installed."""
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     installed = _PACKAGE_ROOT.name in ("site-packages", "dist-packages")
     return os.pathsep.join(known if installed else [*known, str(_PACKAGE_ROOT)]) or None

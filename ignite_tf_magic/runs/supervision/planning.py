@@ -1,4 +1,4 @@
-"""Where the workers of a generation run, and what each of them reads. Pure: values in, values out."""
+"""Decides where the workers of a generation run and what each of them reads. Pure: values in, values out."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ignite_tf_magic.runs.orders import Capacity, TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 
 CHIEF_HERE, CHIEF_RANDOM = "here", "random"
-_UNEVEN = 0.2  # of an even share
-# Where rows would have to be read to count those of a piece of a node, a worker had better take all of it.
+_UNEVEN = 0.2  # as a fraction of an even share
+# If parts of a node's rows can only be counted by reading them, it is better for a worker to take all of the node.
 _SLACK_FOR_WHOLE_NODES = 1.25
-_NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
+_NOBODYS_NODE = uuid.UUID(int=0)  # placeholder for the node of a host that has none
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """What is known when the workers of a generation are placed.
+    """The known facts when the workers of a generation are placed.
 
     Attributes:
-        cache: The rows that they are to read.
+        cache: The cache that they read, with its row counts.
         by_node: The host on which each node runs.
-        unusable: Why hosts cannot be used now, by their names; of all that `candidates` lists.
-        capacities: What the hosts that `usable` lists have for workers; asked of those of runs that need room.
-        fallback: Where all workers run when no host with a node can be used.
-        here: This machine, where a chief may be asked for.
-        draw: A number from 0 to 1 for a choice by chance.
+        unusable: Why hosts cannot be used now, by host name; checked for all hosts that `candidates` returns.
+        capacities: Free resources of the hosts that `usable` returns; only asked for runs that need resources.
+        fallback: Where all workers run if no host with a node can be used.
+        here: This machine, on which the chief may be requested.
+        draw: A number from 0 to 1 for a random choice.
     """
 
     cache: CountedCache
@@ -44,10 +44,10 @@ class LaunchFacts:
     draw: float = 0.0
 
     def candidates(self, spec: RunSpec) -> list[HostRecord]:
-        """List the hosts that a run asks for, which is all of them by default.
+        """Return the hosts that a run asks for; by default, all hosts with a node.
 
         Raises:
-            PlacementError: No node is on one of them.
+            PlacementError: One of them has no node.
         """
         named = {host.name: host for host in self.by_node.values()}
         if missing := [name for name in spec.hosts if name not in named]:
@@ -57,7 +57,7 @@ class LaunchFacts:
         return [named[name] for name in (spec.hosts or sorted(named))]
 
     def refused(self, spec: RunSpec) -> dict[str, str]:
-        """Say of hosts that a run asks for why it cannot use them."""
+        """Return why the run cannot use some of its candidate hosts, by host name."""
         reasons: dict[str, str] = {}
         for host in self.candidates(spec):
             if spec.requirements and not host.environment:
@@ -69,7 +69,7 @@ class LaunchFacts:
         return reasons
 
     def usable(self, spec: RunSpec) -> list[HostRecord]:
-        """List the hosts on which a run's workers may be.
+        """Return the hosts on which a run's workers may run.
 
         Raises:
             PlacementError: There is none.
@@ -85,18 +85,18 @@ class LaunchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where the workers of a generation are to run, and what a person may want to know of it.
+    """The placement of a generation's workers, and what a user may want to know about it.
 
     Attributes:
-        seats: One for each task.
+        seats: Task slots, one for each task.
         hosts: All hosts that the run knows from now on.
-        owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
-        topology: What tells each node from the others, as "host:port"; also those that are missing now.
-        insufficient_capacity: Why the workers do not fit now, though they may later; the plan has no seats then.
-        rows: Who reads what, one for each worker; empty for a cache that is read whole.
-        unusable: Why hosts that hold partitions get no worker, by host.
+        owners: Fingerprint of the primary owners on which the plan is based; None if they are not watched.
+        topology: A "host:port" that identifies each node; includes nodes that are missing now.
+        insufficient_capacity: Why the workers do not fit now but may fit later. The plan then has no task slots.
+        rows: What each worker reads; empty for a cache that is read whole.
+        unusable: Why hosts that hold partitions get no worker, by host name.
         is_far: Whether all workers run on this machine because no host with a node can be used.
-        warnings: What is missing of cluster and cache, and is no reason to refuse.
+        warnings: Missing parts of the cluster or the cache that do not prevent the run.
     """
 
     seats: tuple[TaskSlot, ...]
@@ -110,7 +110,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def with_seats(self) -> Plan:
-        """Return the plan.
+        """Return this plan.
 
         Raises:
             NoRoom: Its workers do not fit now.
@@ -124,7 +124,7 @@ def plan_launch(spec: RunSpec, facts: LaunchFacts) -> Plan:
     """Place a run's workers.
 
     Raises:
-        PlacementError: They cannot be spread so, even if no other run held anything.
+        PlacementError: They could not be placed even if no other run held any resources.
     """
     cache, usable = facts.cache, facts.usable(spec)
     is_far = usable[0] not in facts.by_node.values()
@@ -140,7 +140,7 @@ def plan_launch(spec: RunSpec, facts: LaunchFacts) -> Plan:
     )
     seats, rows = _seats(spec, cache, by_node, usable, {} if reason else limit_of)
     chief = _chief_host(spec, facts, usable, seats[0].host)
-    if reason is not None:  # the workers could be spread so, when there is room
+    if reason is not None:  # the placement is possible, once there is room
         return plan
     known = {host.name: host for host in (*plan.hosts, chief)}
     return replace(
@@ -154,15 +154,15 @@ def plan_launch(spec: RunSpec, facts: LaunchFacts) -> Plan:
 
 
 def with_counts(plan: Plan, facts: LaunchFacts, shares: Sequence[Mapping[uuid.UUID, int]]) -> Plan | None:
-    """Put in the rows that workers read, for those that were reckoned with.
+    """Return the plan with the workers' estimated row counts replaced by counted ones.
 
     Args:
-        plan: Made of what the nodes have told.
-        facts: Of which it was made.
-        shares: Rows of each worker's partitions, by the nodes that have them.
+        plan: A plan made with the nodes' own row counts.
+        facts: The facts that the plan was made from.
+        shares: Counted rows of each worker's partitions, by the node that has them.
 
     Returns:
-        None where the rows are so unlike what was reckoned with that workers would wait for one of them.
+        None if a count is so far from its estimate that the other workers would have to wait for that worker.
     """
     hosts = {node: host.name for node, host in facts.by_node.items()}
     total = sum(sum(share.values()) for share in shares)
@@ -184,7 +184,7 @@ def with_counts(plan: Plan, facts: LaunchFacts, shares: Sequence[Mapping[uuid.UU
 
 
 def left_to_workers(plan: Plan, cache: CountedCache) -> Plan:
-    """Have workers count their rows where they need them, as nobody else can do it beside the data."""
+    """Return the plan with the row counts left to the workers, because only they can count rows next to the data."""
     warning = (
         f"nodes cannot count parts of cache {cache.name!r} by SQL: the rows of workers are estimates, and workers that "
         "have to know them count them first. One worker for each node, or a SQL table, spares that"
@@ -194,7 +194,7 @@ def left_to_workers(plan: Plan, cache: CountedCache) -> Plan:
 
 
 def with_packed_rows(plan: Plan, packed: PackedCount, num_workers: int) -> Plan:
-    """Put in the rows that workers read, for the entries that hold them."""
+    """Return the plan with entry counts converted to row counts, for a cache whose entries hold several rows each."""
     seats, rows = list(plan.seats), list(plan.rows)
     for number, seat in enumerate(seats[:num_workers]):
         counted = packed.rows(seat.rows, seat.partitions)
@@ -206,10 +206,10 @@ def with_packed_rows(plan: Plan, packed: PackedCount, num_workers: int) -> Plan:
 
 
 def _chief_host(spec: RunSpec, facts: LaunchFacts, usable: Sequence[HostRecord], first: str) -> HostRecord:
-    """Return the host on which the chief runs, and an evaluator.
+    """Return the host of the chief and of an evaluator.
 
     Raises:
-        PlacementError: It is none that the run may use.
+        PlacementError: The run may not use the host that it names.
     """
     by_name = {host.name: host for host in usable}
     if spec.chief == CHIEF_HERE and facts.here is not None:
@@ -226,7 +226,7 @@ def _chief_host(spec: RunSpec, facts: LaunchFacts, usable: Sequence[HostRecord],
 def _seats_without_share(
     spec: RunSpec, seats: Sequence[TaskSlot], usable: Sequence[HostRecord], chief: str
 ) -> Iterator[TaskSlot]:
-    """Place the tasks that read nothing: parameter servers in turn on the hosts that have the fewest tasks."""
+    """Yield task slots for the tasks that read no rows; parameter servers go to the hosts with the fewest tasks."""
     num_tasks = {host.name: sum(seat.host == host.name for seat in seats) for host in usable}
     nodes = {seat.host: seat.node for seat in reversed(seats)}
     for number, role in enumerate(spec.roles[len(seats) :], start=len(seats)):
@@ -238,7 +238,7 @@ def _seats_without_share(
 def _limits(
     spec: RunSpec, hosts: Sequence[HostRecord], capacities: Mapping[str, Capacity]
 ) -> tuple[Mapping[str, int], str | None]:
-    """Return how many workers have room on each host, and why that is too little."""
+    """Return how many workers have room on each host, and why that is not enough, or None."""
     if not needs_capacity(spec):
         return {}, None
     names = [host.name for host in hosts]
@@ -272,7 +272,7 @@ def _seats(
 
 
 def _with_node(assignment: Assignment, owners: Mapping[uuid.UUID, Collection[int]]) -> Assignment:
-    """Have a worker on a host without a node ask the one that holds most of its partitions."""
+    """Let a worker on a host without a node connect to the node that holds most of its partitions."""
     if assignment.node != _NOBODYS_NODE:
         return assignment
     mine = set(assignment.partitions)

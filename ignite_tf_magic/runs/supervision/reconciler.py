@@ -1,7 +1,8 @@
-"""A detached run's representative on one of its hosts: acts by the registry, reports to it, supervises in its turn.
+"""The program that represents a detached run on one of its hosts.
 
-Started by an agent as `python -m ignite_tf_magic.runs.supervision.reconciler RUN_DIRECTORY` on every host of the run,
-and started again when it ends before the run. It speaks to its own host's agent and to Ignite, and needs SSH to nobody.
+It carries out the orders that it reads from the registry, reports to the registry, and may become the run's supervisor.
+An agent starts it as `python -m ignite_tf_magic.runs.supervision.reconciler RUN_DIRECTORY` on every host of the run,
+and restarts it if it ends before the run. It connects to its own host's agent and to Ignite, and to no host by SSH.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ _NO_KEY = (
 
 
 class Reconciler:
-    """One host of one detached run.
+    """Controls one host of one detached run.
 
     Args:
-        directory: The run's, on this host.
-        instructions: What it was told.
+        directory: The run's directory on this host.
+        instructions: The instructions from the process that submitted the run.
     """
 
     def __init__(self, directory: RunDirectory, instructions: Instructions, opened: ExitStack) -> None:
@@ -100,10 +101,10 @@ class Reconciler:
         self._pool = RegistryHostPool(instructions.scale)
         self._opened = opened
         self._owner = new_owner()
-        self._counter = int(time.time() * 1000)  # above any of an earlier life
+        self._counter = int(time.time() * 1000)  # higher than any counter of an earlier process
         self._stored: Stored | None = None
         self._record = _record_of(directory)
-        self._proof: float | None = None  # this host's clock when it last had a standing in the cluster
+        self._proof: float | None = None  # this host's clock when it last saw a majority of the cluster
         self._lost_at: float | None = None
         self._topology: TopologyWatch | None = None
         self._files: RunFiles | None = None
@@ -111,25 +112,25 @@ class Reconciler:
         self._report: HostReport | None = None
 
     def _connect(self) -> Client:
-        """Connect to the side of the cluster that has most of its nodes, not to one that was cut off."""
+        """Connect to the side of the cluster that has the majority of its nodes, not to a node that was cut off."""
         return connect_to_majority(self._options, self._record.topology if self._record else ())
 
     def run(self) -> None:
-        """Work until the run has ended and nothing of it is left on this host."""
+        """Work until the run has ended and none of its processes is left on this host."""
         began = time.monotonic()
         while not self._is_over():
             self._beat()
             if self._record is None and time.monotonic() - began > _FIRST_RECORD_S:
-                return  # it was never submitted
+                return  # the run was never submitted
             if self._is_given_up():
                 self._write_last_record()
                 return
             self._rest()
-        with suppress(IgniteTfError):  # then the run's files here tell it
+        with suppress(IgniteTfError):  # if this fails, the run's files on this host still show the end
             self._tell()
 
     def _is_given_up(self) -> bool:
-        """Whether the run was stopped while no cluster could be asked, and nothing of it is left here."""
+        """Return whether the run was stopped while the cluster was out of reach, and no process of it is left here."""
         if self._lost_at is None or not self._watch.view.stop_asked or self._report is None:
             return False
         return not self._report.living and time.monotonic() - self._lost_at > self._timeouts.dead_after_s
@@ -140,9 +141,9 @@ class Reconciler:
                 mark_stopped(self._record, time.time()).write(self._directory)
 
     def _rest(self) -> None:
-        """Wait for the next beat, which comes soon while workers are started or ended.
+        """Wait for the next beat, which follows soon while workers are being started or ended.
 
-        What happens on this host is told at once.
+        Changes on this host end the wait, so that they are reported at once.
         """
         is_calm = self._record is not None and self._record.state in _CALM
         beat_s = _BEAT_S if is_calm else _BUSY_BEAT_S
@@ -153,7 +154,7 @@ class Reconciler:
                 return
 
     def _has_news(self) -> bool:
-        """Whether anything but a time has changed since the last report; for who supervises, also in the cluster."""
+        """Return whether the report has changed, apart from times; for a supervisor, also whether the cluster has."""
         if self._supervisor and self._topology and not self._topology.snapshot.shows_what(self._acted_on):
             return True
         if self._report is None or self._told is None:
@@ -176,7 +177,7 @@ class Reconciler:
                 return
             self._reconcile()
             self._tell()
-            # Workers live only by what all can read: told, and afterwards still on the side that counts.
+            # Renew leases only if, after the report was written, the same node still sees a majority.
             if node is None or self._registry.standing(self._record.topology) != node:
                 self._lose_standing()
                 return
@@ -184,14 +185,14 @@ class Reconciler:
             self._watch.set_renewal(Renewal(self._record.generation, self._timeouts.lease_s, token))
             self._supervise()
         except RecordChanged:
-            self._supervisor = None  # another one supervises
+            self._supervisor = None  # another host has become the supervisor
         except IgniteTfError as error:
             _log(str(error))
             self._lose_standing()
             self._reconcile()
 
     def _lose_standing(self) -> None:
-        """Renew nothing until the cluster shows most of its nodes again; the next call looks for these."""
+        """Stop renewing leases and disconnect; the next beat looks for a side with most of the cluster's nodes."""
         self._lost_at = self._lost_at or time.monotonic()
         self._watch.set_renewal(None)
         self._registry.close()
@@ -208,14 +209,14 @@ class Reconciler:
         self._stored = stored
         record = RunRecord.from_json(stored.record)
         if self._record is not None and record.version < self._record.version:
-            self._bring_back()  # it was built again from an older copy
+            self._bring_back()  # the registry was rebuilt from an older copy
             return
         if self._record is None or self._topology is None or record.version != self._record.version:
             self._take(record)
         self._pool.feed(self._registry.reports(self._directory.run_id))
 
     def _refuse(self, error: RecordDamaged) -> None:
-        """Say once what was found in the place of this run's record."""
+        """Log once what was found in place of this run's record."""
         told = str(error)
         if isinstance(error, RecordForged) and self._record is not None:
             told = f"{told}. What was seen: {differences(error.record, self._record.to_json())}"
@@ -227,7 +228,7 @@ class Reconciler:
 
     def _take(self, record: RunRecord) -> None:
         self._record = record
-        with suppress(OSError):  # a full disk; the registry has it
+        with suppress(OSError):  # a full disk; the registry still has the record
             record.write(self._directory)
         self._pool.follow(record)
         if self._files is None:
@@ -240,7 +241,7 @@ class Reconciler:
             )
 
     def _bring_back(self) -> None:
-        """The registry has lost the run; this host has a copy of its record."""
+        """Restore the run in the registry, which has lost it, from this host's copy of the record."""
         if self._record is not None:
             self._registry.rebuild([self._record.to_json()])
 
@@ -317,7 +318,7 @@ class Reconciler:
             return plan_counted(client, spec, facts).with_seats()
 
     def _fallback(self, record: RunRecord) -> HostRecord | None:
-        """Return the host where all workers were because none with a node could be used, if it reports."""
+        """Return the host that ran all workers because no host with a node was usable, if it reports, or None."""
         used = {worker.host for worker in record.workers}
         found = next((host for host in record.hosts if host.ssh is None and used == {host.name}), None)
         return None if found is None or self._unusable([found]) else found
@@ -332,7 +333,7 @@ class Reconciler:
 
 
 def _record_of(directory: RunDirectory) -> RunRecord | None:
-    """Return the record that came with the instructions, or that an earlier life of this reconciler has left."""
+    """Return the record that was submitted with the instructions or left by an earlier process of this host."""
     try:
         return RunRecord.read(directory)
     except (OSError, ValueError):
@@ -345,13 +346,13 @@ class _RecordFileStore:
 
 
 class _NoSink:
-    """Takes no output: it stays in this host's files."""
+    """Discards output: it stays in this host's files."""
 
     def data(self, host: str, path: str, offset: int, data: bytes) -> None:
-        """Take nothing."""
+        """Discard the data."""
 
     def gap(self, host: str, path: str, start: int, end: int) -> None:
-        """Take nothing."""
+        """Discard the gap."""
 
 
 def _log(line: str) -> None:
@@ -360,11 +361,11 @@ def _log(line: str) -> None:
 
 
 def _ignore(*_: object) -> None:
-    """Nothing depends on it here."""
+    """Do nothing. Logs need no handling here."""
 
 
 def main() -> None:
-    """Work for the run whose directory is the only argument."""
+    """Run the reconciler of the run whose directory is the only argument."""
     directory = RunDirectory(Path(sys.argv[1]))
     instructions = Instructions.read(directory.path / INSTRUCTIONS)
     os.environ.setdefault("IGNITE_TF_HOME", str(directory.path.parent.parent))

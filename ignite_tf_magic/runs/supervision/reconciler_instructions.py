@@ -1,4 +1,4 @@
-"""Instructions for a host's reconciler when it is started: a private file of the run's directory, sent over SSH."""
+"""The instructions that start a host's reconciler: a private file in the run's directory, sent over SSH."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ INSTRUCTIONS = "reconciler.json"
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What a reconciler is told when it is started.
+    """The instructions of a reconciler.
 
     Attributes:
         host: Name of its host in the run's record.
         endpoints: Ignite's nodes, its own host's first.
         python_path: Where workers find this package.
-        has_credentials: Whether they lie in the run's directory.
+        has_credentials: Whether the run's directory contains credentials.
         is_here: Whether the run was started on this machine.
-        scale: By how much all waiting times are shortened.
+        scale: Divisor of all timeouts.
     """
 
     host: str
@@ -33,18 +33,18 @@ class Instructions:
     scale: float = 1.0
 
     def to_text(self) -> str:
-        """Return what `read` reads."""
+        """Return the content of the instructions file, for `read`."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def read(cls, path: Path) -> Instructions:
-        """Read what `to_text` gave."""
+        """Read an instructions file."""
         found = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**found, "endpoints": tuple(found["endpoints"])})
 
 
 def connect_options(instructions: Instructions, directory: RunDirectory) -> ConnectOptions:
-    """Say how this host reaches the cluster."""
+    """Return the options with which this host connects to the cluster."""
     named = read_credentials(directory.credentials) if instructions.has_credentials else {}
     return ConnectOptions(
         endpoints=tuple(Endpoint.parse(each) for each in instructions.endpoints),

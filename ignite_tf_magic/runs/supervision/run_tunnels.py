@@ -1,6 +1,6 @@
-"""The ports of a run with --tunnel: each task's is at 127.0.0.1 on all hosts of the run, and leads to the task.
+"""Port forwarding for a run with --tunnel: on all hosts of the run, each task's port at 127.0.0.1 leads to the task.
 
-The process that owns the run carries the bytes, over its own SSH connections. So it lasts as long as that process.
+The process that owns the run forwards the data over its own SSH connections, so tunnels end with that process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.runs.orders import NO_ROOM, PORT_TAKEN
 from ignite_tf_magic.runs.record import RunRecord
 
-_ANOTHER = "127.0.0.2"  # an address of every Linux host, at which only what listens on all interfaces answers
+_ANOTHER = "127.0.0.2"  # on Linux, only servers that listen on all interfaces answer at this loopback address
 _KNOCK_S = 1.0
 
 
@@ -29,7 +29,7 @@ class _KnownHost:
 
 
 class RunTunnels(Closing):
-    """What leads from each host of one run to the tasks on the others. Thread-safe, with one thread for each host."""
+    """Tunnels from each host of a run to the tasks on its other hosts. Thread-safe, with one thread per host."""
 
     def __init__(self) -> None:
         self._known: dict[str, _KnownHost] = {}
@@ -39,18 +39,18 @@ class RunTunnels(Closing):
         self._checked: set[tuple[str, int]] = set()
 
     def add(self, host: Host) -> None:
-        """Make a host known; those of an order are, before `lead` is called for one of them."""
+        """Add a host. All hosts of an order must be added before `lead` is called for one of them."""
         end = end_of(host.transport, host.timeouts)
         self._known[host.name] = _KnownHost(host, end, HostForwards(end))
 
     def reserve(self, record: RunRecord, name: str, count: int) -> tuple[int, ...]:
-        """Reserve ports on a host for its tasks, which no task on another host has.
+        """Reserve ports on a host for its tasks. No task on another host has the same ports.
 
         Raises:
-            HostRefused: Too few are free.
+            HostRefused: Not enough ports are free.
         """
         host, seats = self._known[name].host, record.order.seats
-        # As many more as the other hosts may have chosen, and those that were found taken on one of them.
+        # Reserve more than needed: other hosts may have chosen some of these ports, and some were found taken there.
         wanted = len(seats) + len(self._taken)
         held = host.reserve_ports(wanted, record.spec.port_range)
         with self._lock:
@@ -65,10 +65,10 @@ class RunTunnels(Closing):
         return tuple(free[:count])
 
     def lead(self, record: RunRecord, name: str) -> None:
-        """Have the ports of all tasks on other hosts lead there, from one host; returns at once where they do.
+        """Forward the ports of all tasks on other hosts from one host to them; return at once if that is done.
 
         Raises:
-            HostRefused: One is taken there, or the host's sshd forwards nothing; `kind` says which.
+            HostRefused: A port is taken there, or the host's sshd forbids forwarding; see `kind`.
             HostError: The host cannot be reached.
         """
         order, here = record.order, self._known[name]
@@ -85,7 +85,7 @@ class RunTunnels(Closing):
         here.forwards.lead({port: to for port, to in wanted.items() if leads.get(port) is to})
         if wanted and (name, own[0]) not in self._checked:
             here.forwards.check(own[0])
-            # Only before the task starts: its server must not meet with a connection of ours.
+            # Only once, before the task starts: its server must not receive our test connection.
             self._checked.add((name, own[0]))
         fresh = [port for port in wanted if leads.get(port) is not wanted[port]]
         with self._found_free(here.host, fresh):
@@ -93,14 +93,14 @@ class RunTunnels(Closing):
                 here.forwards.lead(wanted)
             except HostError:
                 raise
-            except OSError as error:  # somebody was faster
+            except OSError as error:  # another program has just taken the port
                 raise HostRefused(name, PORT_TAKEN, str(error)) from error
         if not isinstance(here.end, LocalEnd):
             _check_kept(here.host, fresh)
 
     @contextmanager
     def _found_free(self, host: Host, ports: Collection[int]) -> Iterator[None]:
-        """Hold ports of a host, at which nobody listens then, while they are made to lead elsewhere."""
+        """Reserve ports of a host, which shows that they are free, while forwarding to them is set up."""
         held: list[int] = []
         try:
             for port in ports:
@@ -132,10 +132,10 @@ def _port(address: str) -> int:
 
 
 def _check_kept(host: Host, ports: Collection[int]) -> None:
-    """Make sure that the host's sshd listens for its own host alone.
+    """Check that the host's sshd listens only for its own host.
 
     Raises:
-        HostRefused: It listens on all interfaces, whatever it is asked for.
+        HostRefused: It listens on all interfaces, although asked to listen at 127.0.0.1.
     """
     reasons = host.connect_to([(_ANOTHER, port) for port in ports], _KNOCK_S)
     if None in reasons:

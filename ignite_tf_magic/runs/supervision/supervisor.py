@@ -1,4 +1,4 @@
-"""Takes a run from its start to its end: looks at hosts and cluster, decides, orders, writes down."""
+"""Supervises a run from start to end: observes hosts and cluster, decides, sends orders, and stores the record."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from ignite_tf_magic.runs.timeouts import Timeouts
 
 _STEP_S = 0.1
 _REPLAN_S = 1.0
-_SOON_S = 0.2  # a plan that is made within this is used in the same step
-# For so long a run waits for the cluster and for hosts before it gives up, unless it has a deadline.
+_SOON_S = 0.2  # a plan that is ready within this time is used in the same step
+# How long a run without a deadline waits for the cluster and for hosts before it gives up.
 _PATIENCE_S = 600.0
 
 
-# Finds places for the workers of a record, from what its hosts report; raises IgniteTfError when there are none now.
+# Places the workers of a record, given its hosts' reports. Raises IgniteTfError if that is impossible at the moment.
 Planner = Callable[[RunRecord, Reports], Plan]
 
 
 class _Planning:
-    """A plan that is being made, in a thread: to count the rows of a cache may take minutes."""
+    """A plan being made in a thread, because counting the rows of a cache may take minutes."""
 
     def __init__(self, plan: Planner, record: RunRecord, reports: Reports) -> None:
         self._plan = plan
@@ -51,14 +51,14 @@ class _Planning:
     def _work(self, record: RunRecord, reports: Reports) -> None:
         try:
             self._made = self._plan(record, reports)
-        except Exception as error:  # noqa: BLE001 - raised below, where it is asked for
+        except Exception as error:  # noqa: BLE001 - raised by `result`
             self._error = error
 
     def result(self, timeout_s: float) -> Plan | None:
-        """Return the plan; None while it is being made.
+        """Return the plan, or None if it is not ready yet.
 
         Raises:
-            IgniteTfError: There is none now.
+            IgniteTfError: No plan is possible at the moment.
         """
         self._thread.join(timeout_s)
         if self._error is not None:
@@ -67,28 +67,28 @@ class _Planning:
 
 
 class RecordStore(Protocol):
-    """Where a supervisor writes the record."""
+    """The place where a supervisor stores the record."""
 
     def save(self, record: RunRecord) -> None:
-        """Write the newest record.
+        """Store the newest record.
 
         Raises:
-            RecordChanged: Another supervisor has taken the run over.
+            RecordChanged: Another supervisor has taken over the run.
         """
         ...
 
 
 class Supervisor:
-    """The loop of one run. One thread calls `run`.
+    """The supervision loop of one run. One thread calls `run`.
 
     Args:
-        record: The run as it stands.
+        record: The run's current record.
         pool: Its hosts.
-        plan: Finds places for another generation.
-        store: Where the record is written at each change.
-        snapshot: What the cluster said last; None for runs that watch no cluster.
-        is_stop_asked: Whether somebody asked on this machine for the run to be stopped.
-        why_stop: What to write down as the reason then.
+        plan: Places the workers of another generation.
+        store: Stores the record after each change.
+        snapshot: Returns the latest state of the cluster; None for runs that do not watch a cluster.
+        is_stop_asked: Returns whether a user on this machine asked to stop the run.
+        why_stop: Returns the reason to record for that stop.
     """
 
     def __init__(
@@ -117,27 +117,27 @@ class Supervisor:
         self._leaving = threading.Event()
 
     def run(self) -> None:
-        """Supervise until the run has ended, or `leave` was called."""
+        """Supervise until the run has ended or `leave` was called."""
         self._pool.follow(self.record)
         while not self.record.state.has_ended and not self._leaving.is_set():
             if not self.step():
                 self._pool.wait(_STEP_S)
 
     def leave(self) -> None:
-        """Let `run` return soon, whatever the run's state."""
+        """Make `run` return soon, whatever the run's state."""
         self._leaving.set()
 
     def step(self) -> bool:
-        """Decide once; tells whether anything has changed."""
+        """Decide once; return whether anything has changed."""
         record, observation, reports = self.record, self._observe(), self._pool.reports()
         following = decide(record, reports, observation, self._timeouts)
         if following.state is not record.state:
-            self._save(following)  # `observation` tells the age of the former state
+            self._save(following)  # `observation` has the age of the previous state
             return True
         following = self._note_calm(following, observation)
         wants_plan = needs_plan(following, reports, observation, self._timeouts)
         if not wants_plan:
-            self._planning = None  # what is being made is for another day
+            self._planning = None  # an unfinished plan would be out of date when it is needed
         if wants_plan and self._is_time_to_plan():
             following = self._with_plan(following, reports, observation)
         elif following.state is RunState.RESTARTING and not observation.may_lead:
@@ -152,7 +152,7 @@ class Supervisor:
             self._since = time.monotonic()
         record = replace(record, version=self.record.version + 1)
         self._store.save(record)
-        self.record = record  # now: who sees it here finds it written
+        self.record = record  # set last, so that a record seen here is already stored
         self._pool.follow(record)
 
     def _observe(self) -> Observation:
@@ -171,7 +171,7 @@ class Supervisor:
         )
 
     def _is_elsewhere(self, snapshot: ClusterSnapshot) -> bool:
-        """Whether the partitions have other primary owners than when the workers were placed."""
+        """Return whether the partitions' primary owners differ from those when the workers were placed."""
         return None not in (self.record.owners, snapshot.owners) and snapshot.owners != self.record.owners
 
     def _note_calm(self, record: RunRecord, observation: Observation) -> RunRecord:
@@ -183,7 +183,7 @@ class Supervisor:
             return replace(record, num_failures=0)
         return record
 
-    # Starting again
+    # Starting workers again
 
     def _is_time_to_plan(self) -> bool:
         return time.monotonic() - self._planned >= _REPLAN_S

@@ -1,8 +1,8 @@
-"""Keeps processes parked on the hosts of a run that has ended, for the next run of this process.
+"""Keeps processes parked on the hosts of a finished run, for the next run of this process.
 
-A host parks them for who is connected to it: so there is a connection to each such host, which ends when its processes
-have waited for long enough, when another run has ended there, or with this process. Whatever fails here only makes the
-next start as slow as the first.
+A host keeps parked processes only as long as the client stays connected. So this module keeps one connection to each
+such host. It ends when the parking time is over, when another run has ended there, or with this process. An error here
+only means that the next start is as slow as the first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ignite_tf_magic.runs.record import HostRecord
 
 Jobs = Sequence[tuple[Job, tuple[int, ...]]]
 
-_MOST_JOBS = 4  # as hosts park no more, and workers wait for the slowest of them
-_PROCESS_BYTES = 512 << 20  # TensorFlow, imported, on its own pages
-_CLOSE_S = 1.0  # who ends a kernel waits for seconds only
-_SIGN_OF_LIFE_S = 60.0  # a relay gives up a client that says nothing for ten minutes
+_MOST_JOBS = 4  # hosts park at most this many, and workers wait for the slowest of them
+_PROCESS_BYTES = 512 << 20  # memory of a process that has imported TensorFlow
+_CLOSE_S = 1.0  # a kernel gets only seconds to exit
+_SIGN_OF_LIFE_S = 60.0  # a relay drops clients that have sent nothing for ten minutes
 
 
 class _WarmHost:
-    """A connection to a host, the processes that are parked for it, and the thread that keeps it."""
+    """A connection to a host, the processes parked there, and the thread that keeps the connection open."""
 
     def __init__(self, host: Host, jobs: Jobs, age_s: float) -> None:
         self._host = host
@@ -38,11 +38,11 @@ class _WarmHost:
         self._thread.start()
 
     def begin_to_close(self) -> None:
-        """Have them end as soon as the thread is not waiting for the host."""
+        """Ask the thread to close the connection as soon as it is not waiting for the host."""
         self._is_over.set()
 
     def await_end(self, deadline: float) -> None:
-        """Wait, no longer than until then, until the connection has ended."""
+        """Wait until the connection has been closed, at most until the deadline."""
         self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _work(self) -> None:
@@ -57,7 +57,7 @@ class _WarmHost:
                         return
                     self._host.hello()
         except IgniteTfError:
-            return  # what was parked there ends with the link
+            return  # processes parked there end with the connection
 
     def _park(self) -> None:
         kinds = [_kind_of(job, gpus) for job, gpus in self._jobs]
@@ -80,9 +80,9 @@ class WarmHosts:
         self._lock = threading.Lock()
 
     def park(self, reach: Reach, host: HostRecord, jobs: Jobs, age_s: float) -> None:
-        """Have processes parked for jobs like these, in place of those of earlier runs; returns at once.
+        """Park processes for jobs like these, replacing those of earlier runs; return at once.
 
-        The connection is a new one, as workers on this machine are started in this process' present environment.
+        This opens a new connection, because workers on this machine start with this process's current environment.
         """
         if not 0 < len(jobs) <= _MOST_JOBS:
             return
@@ -94,7 +94,7 @@ class WarmHosts:
             self._hosts[way] = _WarmHost(reach.open(host), jobs, age_s)
 
     def close(self) -> None:
-        """End all that is parked, as far as hosts answer at once; the rest ends with this process."""
+        """Close all connections, waiting briefly for hosts that answer; the others are closed with this process."""
         deadline = time.monotonic() + _CLOSE_S
         with self._lock:
             hosts = list(self._hosts.values())
