@@ -273,7 +273,7 @@ def judge_outside(host: str, *, is_reached: bool) -> Check:
 
 
 def judge_here(host: str, addresses: Sequence[str]) -> Check:
-    """Judge whether others can reach workers on this machine, which cannot see a firewall before it."""
+    """Judge whether others can reach workers on this machine, which cannot detect a firewall in front of it."""
     if not addresses:
         return good(
             host, "exposure", "this machine has no address by which others could reach the ports of workers"

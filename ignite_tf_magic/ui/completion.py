@@ -128,7 +128,7 @@ def _values(action: argparse.Action, beginning: str) -> Iterable[str]:
     if action.choices:
         return [str(each) for each in action.choices]
     list_them = _THINGS.get(str(action.metavar))
-    if list_them is None or (action.option_strings and list_them is _paths):  # PATH of a host
+    if list_them is None or (action.option_strings and list_them is _paths):  # an option's PATH is on a host
         return []
     return [name for name in list_them(beginning) if _is_plain(name)]
 

@@ -154,7 +154,7 @@ class LiveOutput:
 
 
 def _without_told(lines: Sequence[str], told: str) -> list[str]:
-    """Return lines without the traceback `told` at their end. A short line replaces another one of the same error."""
+    """Return lines without the traceback `told` at their end, or with a short line in place of one like it."""
     starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     is_cut = not told.startswith(_TRACEBACK)
     for start in reversed(starts) if is_cut else starts:

@@ -136,7 +136,7 @@ def _measures(run: RunInfo, records: Sequence[TrainingRecord]) -> list[dict[str,
 
 
 def _measured_tasks(run: RunInfo, told: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the names of the measured tasks: all workers, or the only one that trains, which records do not name."""
+    """Return the names of the measured tasks: all workers, or the only one that trains, which records leave unnamed."""
     workers = [task for task in run.tasks if task.startswith("worker")]
     if not told or len(told[-1]) == len(workers):
         return workers

@@ -37,7 +37,8 @@ class TextRunView:
     tells_where = False
 
     def __init__(self, stream: OutputStream, area: RunArea | None = None) -> None:
-        self.tells_failures_once = area is not None  # saved text contains all tracebacks
+        # Without an area, the text may be saved as the only log, so it keeps all tracebacks.
+        self.tells_failures_once = area is not None
         self.is_rewritable = stream.is_rewritable
         self.is_left = False
         self._stream = stream

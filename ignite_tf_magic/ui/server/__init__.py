@@ -1,4 +1,4 @@
-"""A JupyterLab server extension for the sidebar, which reads runs and the cluster itself, without any kernel."""
+"""The JupyterLab server extension of the sidebar. It reads runs and the cluster without any kernel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The program `ignite-tf`: parses the arguments, runs the command, and prints its answer.
 
-Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted. `start`, `attach` and `resume` return the run's own.
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted. `start`, `attach` and `resume` return that of the run.
 """
 
 from __future__ import annotations

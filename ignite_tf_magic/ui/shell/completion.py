@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ignite_tf_magic.ui.completion import candidates
 
 _ASK = "completion words"
-# Anybody who reaches the cluster can name caches and runs, so that names may contain shell commands. zsh and fish quote
-# the words that they insert. bash does not, so that its script quotes them, unless the person has typed a quote. Its
-# loop works in bash 3.2, the version of macOS. bash 3.2 lacks compopt, and may offer files or add spaces wrongly.
+# Anybody who reaches the cluster can name caches and runs, so names may contain shell commands. zsh and fish quote the
+# words that they insert. bash does not, so its script quotes them unless the person has typed an opening quote. The
+# loop works in bash 3.2, which macOS has. bash 3.2 lacks compopt: there, bash may offer files or add spaces wrongly.
 _SCRIPTS = {
     "bash": f"""\
 _ignite_tf() {{
