@@ -1,1 +1,1 @@
-"""Looks at all that runs need, and says what is wrong."""
+"""Checks everything that a run needs, and reports what is wrong."""

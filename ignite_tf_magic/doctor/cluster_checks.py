@@ -1,4 +1,4 @@
-"""Facts that Ignite tells the doctor: its nodes, their hosts, and nodes that are missing or on their own."""
+"""Reads from Ignite what the doctor needs: nodes, their hosts, and nodes that are missing or isolated."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint, H
 
 @dataclass(frozen=True, slots=True)
 class ClusterSight:
-    """What Ignite says.
+    """The state of the cluster as Ignite reports it.
 
     Attributes:
-        checks: What is wrong or right with it as a whole.
-        hosts: All that are to be visited, by name.
-        data: Of each host that has a node in the cluster, what it has of the cache.
-        missing: Of each host without, what came of asking for its node.
+        checks: Checks of the cluster as a whole.
+        hosts: All hosts that the doctor visits, by name.
+        data: A check of the cache's data for each host with a node in the cluster, by host name.
+        missing: The answer of the expected node for each host without a node in the cluster, by host name.
     """
 
     checks: tuple[Check, ...]
@@ -39,10 +39,10 @@ class ClusterSight:
 
 
 def look_at_cluster(options: ConnectOptions | None, config: Config, cache: str | None) -> ClusterSight:
-    """Ask all configured endpoints for nodes; the answer with most of them is the cluster.
+    """Ask all configured endpoints for their nodes, and examine the cluster of the longest answer.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cluster has no such cache.
     """
     if options is None:
         fix = "name it in ignite-tf.toml ([cluster] addresses) or IGNITE_TF_CLUSTER; or: ignite-tf local up"
@@ -74,7 +74,7 @@ def _with_cluster(
 ) -> ClusterSight:
     checks, data, rows = _look_at_data(client, cache)
     checks += _open_all(client)
-    nodes = client.nodes()  # anew: by now it is known which addresses lead to each
+    nodes = client.nodes()  # read again: `_open_all` has found which addresses lead to each node
     try:
         found = hosts_of_nodes(config, nodes, options)
     except ConfigError as error:
@@ -99,7 +99,7 @@ def _with_cluster(
 def _judge_data(
     cache: str | None, named: Mapping[uuid.UUID, HostRecord], data: Mapping[uuid.UUID, int], rows: int
 ) -> dict[str, Check]:
-    """Say what each host with a node has of the cache; its rows are estimated from its partitions."""
+    """Judge the share of the cache on each host with a node, with rows estimated from its partitions."""
     counts = dict.fromkeys(sorted({host.name for host in named.values()}), 0)
     for node, count in data.items():
         if node in named:
@@ -117,7 +117,7 @@ def _first_line(text: str) -> tuple[str, str]:
 
 
 def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[uuid.UUID, int], int]:
-    """Return a check of the whole, the primary partitions of each node, and all rows."""
+    """Return the checks of the cache, the number of primary partitions by node, and the number of rows."""
     nodes = client.nodes()
     summary = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     if cache is None:
@@ -138,7 +138,7 @@ def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[
 
 
 def _look_for_losses(cache: Cache) -> list[Check]:
-    """Say what is missing of a cache."""
+    """Return a check for each sign that a cache has lost rows or that its load is incomplete."""
     try:
         facts = read_facts(cache.client, cache.name)
         check_complete(cache.client, cache.name, facts)
@@ -155,7 +155,7 @@ def _first_sentence(text: str) -> tuple[str, str]:
 
 
 def _open_all(client: Client) -> list[Check]:
-    """Try the way to each node."""
+    """Open a connection to each node, and return a check for each failure."""
 
     def try_one(node: Node) -> Check | None:
         try:
@@ -193,13 +193,13 @@ def _those_without(
 
 
 def _host_of(answer: Answer, hosts: Iterable[HostRecord], config: Config) -> HostRecord:
-    """Say on which host the node should be that was asked, as Ignite or the configuration know it."""
+    """Return the host of an answer's endpoint, as Ignite or the configuration describes it."""
     known = [*hosts, *(_record(each, config) for each in config.hosts)]
     return _host_at(answer.endpoint, known) or _unknown_host(answer.endpoint, config)
 
 
 def _host_at(endpoint: Endpoint, hosts: Iterable[HostRecord]) -> HostRecord | None:
-    """Find the host that has an address, as it is written or as it resolves."""
+    """Return the host that has the endpoint's address, literally or resolved, or None."""
     try:
         numbers = {info[4][0] for info in socket.getaddrinfo(endpoint.host, None, type=socket.SOCK_STREAM)}
     except OSError:

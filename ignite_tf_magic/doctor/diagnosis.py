@@ -1,4 +1,4 @@
-"""The doctor's judgement. Pure: facts in, checks with their fixes out."""
+"""Turns facts about hosts and clusters into checks with fixes. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.launch.jobs import DeviceFacts, HostFacts, ProbeFacts
 
-# What workers need; TensorFlow under any of its names.
+# Modules that workers need. TensorFlow counts under any of its package names.
 MODULES = ("tensorflow", "numpy", "fsspec")
 _MIN_DISK_BYTES = 1 << 30
 _MAX_SKEW_S = 2.0
@@ -25,7 +25,7 @@ _OLDEST_PYTHON = (3, 10)
 
 
 class Health(Enum):
-    """What a check came to."""
+    """The result of a check."""
 
     GOOD = "ok"
     DOUBTFUL = "warning"
@@ -34,12 +34,12 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that the doctor examined.
 
     Attributes:
-        host: Empty for what concerns all of them.
-        found: What came back.
-        fix: What to do about it; empty where nothing is wrong.
+        host: The host's name; empty for a check of all hosts.
+        found: What the doctor found.
+        fix: How to repair a fault; empty if nothing is wrong.
     """
 
     host: str
@@ -51,34 +51,34 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks, host by host and then those of all together, and how long they took."""
+    """All checks, those of the whole cluster before those of each host, and how long they took."""
 
     checks: tuple[Check, ...]
     seconds: float
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong that a run would suffer from."""
+        """Whether no check failed; warnings do not count."""
         return all(check.health is not Health.BAD for check in self.checks)
 
 
 def good(host: str, what: str, found: str) -> Check:
-    """Make a check that found nothing wrong."""
+    """Return a check that found nothing wrong."""
     return Check(host, what, Health.GOOD, found)
 
 
 def doubtful(host: str, what: str, found: str, fix: str) -> Check:
-    """Make a check that found what may do harm."""
+    """Return a check that found a possible fault."""
     return Check(host, what, Health.DOUBTFUL, found, fix)
 
 
 def bad(host: str, what: str, found: str, fix: str) -> Check:
-    """Make a check that found what does harm."""
+    """Return a check that found a fault."""
     return Check(host, what, Health.BAD, found, fix)
 
 
 def judge_failure(host: str, error: IgniteTfError, way: str) -> list[Check]:
-    """Say what kept us from using a host; the errors of SSH hold what to do behind a semicolon."""
+    """Judge a host that cannot be used. The texts of SSH errors contain the fix after a semicolon."""
     reason = error.reason if isinstance(error, HostError) else str(error)
     found, fix = _split(reason)
     fix = fix or f"look by hand: {way}"
@@ -92,7 +92,7 @@ def judge_failure(host: str, error: IgniteTfError, way: str) -> list[Check]:
 
 
 def _split(reason: str) -> tuple[str, str]:
-    """Part what came back from what to do about it."""
+    """Split the text of an error into the finding and the fix."""
     for mark in (". Log in once", ". Ask its administrator", "; "):
         found, separator, fix = reason.partition(mark)
         if separator:
@@ -103,7 +103,7 @@ def _split(reason: str) -> tuple[str, str]:
 def judge_arrival(
     host: str, way: str, facts: HostFacts, skew_s: float, *, has_ssh: bool = True
 ) -> list[Check]:
-    """Say what a host that answers is, and whether its clock is right; `has_ssh`: `ssh` is installed here."""
+    """Judge a host that answers, and its clock; `has_ssh` is whether `ssh` is installed on this machine."""
     checks = [good(host, "ssh", f"{way} as {facts.user}: {facts.platform}, {facts.cpus} CPUs")]
     if way.startswith("ssh "):
         checks.append(good(host, "host key", "known"))
@@ -120,7 +120,7 @@ def judge_arrival(
 
 
 def judge_probe(host: str, python: str, facts: HostFacts, probe: ProbeFacts | IgniteTfError) -> list[Check]:
-    """Say what the interpreter of the workers and the host itself offer."""
+    """Judge the workers' interpreter, the disk and the GPUs of a host."""
     setting = f'[hosts."{host}"] python = "PATH" in ignite-tf.toml, or --python PATH'
     if isinstance(probe, HostRefused):
         said = str(probe.reason).partition("): ")[2] or probe.reason
@@ -172,7 +172,7 @@ def _judge_gpus(host: str, probe: ProbeFacts) -> Check:
 
 
 def judge_logout(host: str, probe: ProbeFacts) -> list[Check]:
-    """Warn when the system ends what a user has started as soon as he has logged out."""
+    """Return a failed check if the host kills a user's processes at logout."""
     if not probe.ends_at_logout:
         return []
     fix = "there, as root: set KillUserProcesses=no in /etc/systemd/logind.conf, systemctl restart systemd-logind"
@@ -181,7 +181,7 @@ def judge_logout(host: str, probe: ProbeFacts) -> list[Check]:
 
 
 def judge_ports(host: str, wanted: tuple[int, int] | None, devices: DeviceFacts | IgniteTfError) -> Check:
-    """Say whether there are ports for TensorFlow's servers."""
+    """Judge whether a host has free ports for TensorFlow's servers."""
     setting = "widen [launch] ports in ignite-tf.toml"
     if isinstance(devices, IgniteTfError):
         return bad(host, "ports", str(devices), "try again: ignite-tf doctor")
@@ -202,7 +202,7 @@ def judge_ports(host: str, wanted: tuple[int, int] | None, devices: DeviceFacts 
 
 
 def judge_same_version(probes: Mapping[str, ProbeFacts | IgniteTfError]) -> list[Check]:
-    """Compare TensorFlow's versions: servers of different ones do not work together."""
+    """Return a failed check if TensorFlow versions differ, because such servers do not work together."""
     versions = {
         name: version
         for name, probe in probes.items()
@@ -217,7 +217,10 @@ def judge_same_version(probes: Mapping[str, ProbeFacts | IgniteTfError]) -> list
 
 
 def judge_ways(host: str, reasons: Mapping[str, str | None] | IgniteTfError) -> Check:
-    """Say which other hosts a host reaches; `reasons` tells of each, by "NAME at ADDRESS", why not."""
+    """Judge whether a host reaches the other hosts.
+
+    `reasons` maps "NAME at ADDRESS" to why that host is unreachable, or to None if it is reachable.
+    """
     if isinstance(reasons, IgniteTfError):
         return bad(host, "network", str(reasons), "try again: ignite-tf doctor")
     failed = [f"{target} ({reason})" for target, reason in reasons.items() if reason]
@@ -241,7 +244,7 @@ _PRIVATE = "workers there listen at 127.0.0.1 alone, as all tasks of a run are o
 
 
 def judge_tunnel(host: str, *, keeps_ports: bool) -> Check:
-    """Say whether a host can take part in runs whose ports no other host reaches, as is configured."""
+    """Judge whether a host supports the configured tunneled runs, whose ports other hosts cannot reach."""
     if keeps_ports:
         return good(host, "exposure", _TUNNELLED)
     found = "the library that keeps ports of workers to their host cannot be loaded there: [launch] tunnel refuses it"
@@ -255,12 +258,12 @@ def judge_tunnel(host: str, *, keeps_ports: bool) -> Check:
 
 
 def judge_private(host: str, *, is_here: bool) -> Check:
-    """Say that runs have no other host than this one, which can keep their ports to itself."""
+    """Return a check for the only host of all runs, whose workers can listen on 127.0.0.1 alone."""
     return good(host, "exposure", _PRIVATE if is_here else f"{_PRIVATE}, but for runs with --chief here")
 
 
 def judge_outside(host: str, *, is_reached: bool) -> Check:
-    """Say whether a machine that runs no worker reaches what workers listen at."""
+    """Judge whether this machine, which runs no worker, can reach the ports of a host's workers."""
     if not is_reached:
         return good(
             host, "exposure", "this machine, which runs no worker, does not reach the ports of workers there"
@@ -270,7 +273,7 @@ def judge_outside(host: str, *, is_reached: bool) -> Check:
 
 
 def judge_here(host: str, addresses: Sequence[str]) -> Check:
-    """Say whether others may reach what workers on this machine listen at; a firewall cannot be seen from within."""
+    """Judge whether others can reach workers on this machine, which cannot detect a firewall in front of it."""
     if not addresses:
         return good(
             host, "exposure", "this machine has no address by which others could reach the ports of workers"
@@ -284,7 +287,7 @@ def judge_here(host: str, addresses: Sequence[str]) -> Check:
 
 
 def judge_data(host: str, cache: str | None, num_partitions: int, rows: str) -> Check:
-    """Say what a host with a node has of a cache."""
+    """Judge the share of a cache on a host with a node."""
     if cache is None:
         return good(host, "ignite", "a node runs there")
     if num_partitions:
@@ -294,7 +297,7 @@ def judge_data(host: str, cache: str | None, num_partitions: int, rows: str) -> 
 
 
 def judge_cluster(whole: Check, num_present: int, missing: Sequence[str]) -> Check:
-    """Say of a cluster what it lacks; `missing` says of each node that should be in it what came of asking."""
+    """Judge whether nodes are missing; `missing` has a sentence for each expected node outside the cluster."""
     if not missing:
         return whole
     total = num_present + len(missing)
@@ -312,14 +315,14 @@ def judge_cluster(whole: Check, num_present: int, missing: Sequence[str]) -> Che
 def judge_missing_node(
     host: str, endpoint: str, reason: str, alone: int | None, listens: Sequence[str] | None
 ) -> Check:
-    """Say what is wrong with a host whose node is not in the cluster.
+    """Judge a host whose node is not in the cluster.
 
     Args:
-        host: Its name.
-        endpoint: Where its node would answer.
-        reason: Why it did not.
-        alone: How many nodes the one that answers sees, when it is in a cluster of its own.
-        listens: Where on the host something listens at the node's port; None when the host cannot be asked.
+        host: The host's name.
+        endpoint: The expected endpoint of the node.
+        reason: Why the node did not answer.
+        alone: The number of nodes in the node's own, separate cluster; None if the node did not answer.
+        listens: Addresses on the host where something listens at the node's port; None if the host cannot be asked.
     """
     if alone is not None:
         nodes = "alone" if alone == 1 else f"with {alone - 1} others"

@@ -1,7 +1,7 @@
-"""Looks at everything a run needs before one fails for want of it; says what to do about each fault.
+"""Checks everything that a run needs before one fails, and suggests a fix for each fault.
 
-All hosts are asked at once, and nothing is started on them but an agent's relay. Works while no node of Ignite answers:
-then the configured hosts are looked at.
+The doctor asks all hosts at once, and starts nothing on them but an agent's relay. If no Ignite node answers, it checks
+the configured hosts.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def examine(
     cache: str | None = None,
     python: str | None = None,
 ) -> Diagnosis:
-    """Look at the hosts of a cluster, at what a cache has on each, and whether they reach each other.
+    """Check the hosts of a cluster, their share of a cache, and the network between them.
 
     Args:
-        options: How to reach the cluster; None looks at configured hosts only.
-        config: What is known of hosts.
-        reach: How hosts are reached.
-        cache: Whose partitions to look for; None looks at no data.
-        python: Interpreter of the workers; None is each host's configured one.
+        options: How to connect to the cluster; None checks only the configured hosts.
+        config: The configuration, which describes the hosts.
+        reach: Opens the hosts.
+        cache: The cache whose partitions to look for; None checks no data.
+        python: The workers' interpreter; None uses the configured one of each host.
 
     Raises:
-        CacheNotFound: There is no such cache.
+        CacheNotFound: The cluster has no such cache.
     """
     began = time.monotonic()
     cluster = look_at_cluster(options, config, cache)
@@ -111,7 +111,7 @@ def _visit(
 ) -> _Visit:
     way = "this machine" if record.ssh is None else f"ssh {record.ssh}"
     try:
-        host.hello()  # opens the link; the clock is compared over the open one
+        host.hello()  # opens the link first, so that opening it does not distort the clock comparison
         sent_at = time.time()
         facts = host.hello()
         skew_s = facts.time - (sent_at + time.time()) / 2
@@ -140,7 +140,7 @@ def _attempt(function: Callable[[], T]) -> T | IgniteTfError:
 
 
 def _look_at_node(host: Host | None, record: HostRecord, cluster: ClusterSight) -> list[Check]:
-    """Say what Ignite has on a host, or why it has nothing; `host` is None when it cannot be asked."""
+    """Judge the Ignite node of a host, or why it is missing; `host` is None if the host cannot be asked."""
     if record.name in cluster.data:
         return [cluster.data[record.name]]
     answer = cluster.missing.get(record.name)
@@ -169,11 +169,11 @@ def _listening(host: Host | None, record: HostRecord, answer: Answer) -> list[st
     ]
 
 
-# Ways
+# Network between hosts
 
 
 def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) -> list[Check]:
-    """Try every way from host to host, and those that should be closed to others."""
+    """Connect from every host to every other one, and from this machine to all ports that should be closed to it."""
     if not hosts:
         return []
     ports = call_all(hosts.values(), Host.listen)
@@ -198,7 +198,7 @@ def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) 
 
 
 def _keeps_ports(host: Host) -> bool:
-    """Tell whether workers there listen to others only where a run needs it."""
+    """Return whether the host can load the library that binds workers' ports to 127.0.0.1."""
     facts = host.facts
     path = facts and loopback.path_in(facts.root)
     return bool(path and facts and loopback.may_be_loaded(path, facts.platform, facts.machine))
@@ -207,7 +207,7 @@ def _keeps_ports(host: Host) -> bool:
 def _look_from_outside(
     targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord]
 ) -> list[Check]:
-    """Try what workers listen at from this machine, where it is none of the hosts: what it reaches, others do, too."""
+    """Connect from this machine to the ports on other hosts; ports that it reaches are open to others, too."""
     outside = [each for each in targets if records[each[0]].ssh is not None]
     with ThreadPoolExecutor(max(len(outside), 1), "outside") as pool:
         reached = list(pool.map(lambda each: _accepts(*each[1:]), outside))
@@ -223,17 +223,17 @@ def _accepts(address: str, port: int) -> bool:
 
 
 def _outward_addresses() -> list[str]:
-    """List the addresses by which other machines know this one: those from which it would speak to them."""
+    """List the addresses by which others may reach this machine: the source addresses of its outgoing traffic."""
     found = []
     for family, somewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.connect((somewhere, 9))  # which sends nothing
+            asking.connect((somewhere, 9))  # sends nothing: UDP
             found.append(str(asking.getsockname()[0]))
     return [each for each in found if not ip_address(each.partition("%")[0]).is_loopback]
 
 
 def _address(host: Host, record: HostRecord) -> str | None:
-    """Return the address by which the others would reach a host's workers."""
+    """Return the address by which other hosts reach a host's workers, or None."""
     facts = host.facts
     return address_of(record) or (facts.ssh_address if facts else None)
 

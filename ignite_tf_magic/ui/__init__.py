@@ -1,1 +1,1 @@
-"""Parts that shell and notebook share: options, tables and messages, workers' output joined on one screen."""
+"""Code that the shell and the notebook share: options, tables, messages, and the merged output of workers."""

@@ -1,4 +1,4 @@
-"""JavaScript and styles of the widgets, as they lie in `static/`."""
+"""Loads the widgets' JavaScript and style sheets from `static/`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 def joined(*names: str) -> str:
-    """Return scripts, or style sheets, joined to one in their order."""
+    """Return scripts, or style sheets, concatenated in the given order."""
     return "\n".join(map(_read, names))
 
 
 def kept_chart(series: Mapping[str, Any]) -> str:
-    """Return HTML of a chart that needs no kernel, for behind a picture of it, which it hides when it is there."""
-    data = json.dumps(series).replace("<", "\\u003c")  # names are a script's
+    """Return HTML of a chart that works without a kernel, and hides the picture in front of it once it is drawn."""
+    data = json.dumps(series).replace("<", "\\u003c")  # scripts choose the names, which may contain HTML
     place = f"itm-{secrets.token_hex(6)}"
     code = joined("uPlot.iife.min.js", "chart.js")
     return (

@@ -1,4 +1,4 @@
-"""Views of a cache's columns and rows. Pure, as `render`."""
+"""Renders a cache's columns and rows. Pure functions, as in `render`."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def columns_view(found: CacheColumns) -> View:
 
 
 def kinds_view(kinds: Sequence[RowKind], num_rows: int) -> View:
-    """List the types of keys and values, and how many of so many rows have each."""
+    """List the types of keys and values, and how many of `num_rows` rows have each."""
     rows = [[kind.key_type, kind.value_type, _share_text(kind.num_rows, num_rows)] for kind in kinds]
     return table_view(["Key", "Value", "Rows"], rows, right={2})
 
 
 def _share_text(part: int, whole: int) -> str:
-    """Tell how many of how many; nothing of none."""
+    """Return text such as "3 of 10"; empty if `whole` is 0."""
     if not whole:
         return ""
     return f"{part:,} of {whole:,}" if part else "0"
 
 
 def tensor_text(column: ColumnInfo) -> str:
-    """Write the dtype and the shape that a dataset has for a column: uint8[784]."""
+    """Return the dtype and shape of a column in a dataset, such as uint8[784]."""
     if column.dtype is None:
         return "-"
     sizes = ", ".join("?" if size is None else str(size) for size in column.shape)
@@ -70,7 +70,7 @@ def _sql_text(column: ColumnInfo) -> str:
 
 
 def columns_as_json(found: CacheColumns) -> dict[str, Any]:
-    """Return what programs are told of the columns of a cache."""
+    """Return the columns of a cache for JSON output."""
     return {
         "cache": found.cache,
         "rows": found.rows,
@@ -105,14 +105,14 @@ def sample_view(sample: CacheSample) -> View:
 
 
 def sample_as_json(sample: CacheSample) -> list[dict[str, Any]]:
-    """Return rows by the names of their columns, arrays as lists."""
+    """Return each row as a dictionary by column name, with arrays as lists."""
     return [
         dict(zip(sample.columns, (value_as_json(value) for value in row), strict=True)) for row in sample.rows
     ]
 
 
 def short_text(value: Any) -> str:
-    """Write a value in a few words; of an array its dtype, its length and the first items."""
+    """Return a value as short text; an array as its dtype, length and first items."""
     if value is None:
         return "NULL"
     if _has_items(value):
@@ -136,7 +136,7 @@ def _array_text(value: Any) -> str:
 
 
 def value_as_json(value: Any) -> Any:
-    """Return what JSON has a word for; all else as text."""
+    """Return a value that JSON can represent: as it is, an array as a list, or else as text."""
     if _has_items(value):
         items = value if isinstance(value, list) else value.tolist()
         return [value_as_json(item) for item in items]
@@ -144,5 +144,5 @@ def value_as_json(value: Any) -> Any:
 
 
 def joined(views: Sequence[View]) -> View:
-    """Put views below each other."""
+    """Stack views vertically."""
     return View("\n".join(view.text for view in views), "".join(view.html for view in views))

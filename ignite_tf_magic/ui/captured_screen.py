@@ -1,4 +1,4 @@
-"""A screen that nobody sees: a command's answer as text, for a view that has clicks in place of words."""
+"""Captures a command's answer as text, for a panel in which the person clicks instead of typing commands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class CapturedScreen:
-    """Collects what a command shows.
+    """A screen that collects what a command shows.
 
     Attributes:
-        parts: The answer, piece by piece.
-        notes: What was said beside it.
-        url: Where a TensorBoard is, if that was the answer.
-        cell: The cell that was written, if that was the answer.
+        parts: The pieces of the answer.
+        notes: The lines that accompany the answer.
+        url: The URL of a TensorBoard, if that was the answer.
+        cell: The text of a notebook cell, if that was the answer.
     """
 
     outlives_commands = True
@@ -46,94 +46,98 @@ class CapturedScreen:
         return "".join(self.parts).rstrip()
 
     def show(self, view: View) -> None:
-        """Take a table or a message."""
+        """Collect a table or a message."""
         self.parts.append(f"{view.text}\n\n")
 
     show_end = show
 
     def say(self, line: str) -> None:
-        """Take a line of the answer."""
+        """Collect a line of the answer."""
         self.parts.append(f"{line}\n")
 
     def note(self, line: str) -> None:
-        """Take a line beside it."""
+        """Collect a line that accompanies the answer."""
         self.notes.append(line)
 
     def write(self, data: memoryview | str) -> None:
-        """Take the content of a file, or output of workers."""
+        """Collect the content of a file, or the output of workers."""
         text = data if isinstance(data, str) else bytes(data).decode(errors="replace")
         self.parts.append("\n".join(map(plain, text.split("\n"))))
 
     def show_picture(
         self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
     ) -> None:
-        """Draw none."""
+        """Ignore the picture."""
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
-        """Note where it is."""
+        """Keep the URL of the TensorBoard."""
         del height_px
         self.url = board.url
 
     def write_cell(self, words: Sequence[str], script: str) -> None:
-        """Take it as a cell."""
+        """Keep the script as a notebook cell."""
         self.cell = magic_cell(words, script)
 
     def show_panel(self) -> None:
-        """There is one already."""
+        """Do nothing: the panel is open already."""
 
     def keep(self, value: Any, name: str | None, what: str | None) -> None:
-        """Take a value as text; it has no name here."""
+        """Collect a value as text.
+
+        Raises:
+            ConfigError: A name was given; a panel cannot keep values.
+        """
         del what
         if name is not None:
             raise ConfigError("nothing can be kept from here; use a cell or a shell")
         self.parts.append(f"{value}\n")
 
     def show_rows(self, frame: Callable[[], Any], view: View) -> None:
-        """Take the table."""
+        """Collect the table."""
         del frame
         self.show(view)
 
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
-        """There are none."""
+        """Return no variables; raise `ConfigError` if any are requested."""
         if names:
             raise ConfigError("variables are a notebook's; use a cell")
         return {}
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """Show nothing."""
+        """Show no progress."""
         yield
 
     @contextmanager
     def loading(self, cache: str) -> Iterator[None]:
-        """Show nothing."""
+        """Show no progress."""
         del cache
         yield
 
     @contextmanager
     def querying(self) -> Iterator[Callable[[int], None]]:
-        """Show nothing."""
+        """Show no progress."""
         yield lambda _: None
 
     def stream(self) -> CapturedScreen:
-        """Take the output of workers."""
+        """Return this screen, which collects the output of workers."""
         return self
 
     def run_view(self, *, with_chart: bool = True) -> TextRunView:
-        """Take it as text."""
+        """Return a view that collects the run as text."""
         del with_chart
         return TextRunView(self)
 
 
 def answer_of(words: Sequence[str], command_name: str) -> CapturedScreen:
-    """Carry a command out, and return what it shows.
+    """Run a command, and return what it shows.
 
     Args:
-        words: The command and its arguments, none of which is an option of others' making.
-        command_name: How our command is typed where the answer is read.
+        words: The command and its arguments. The caller ensures that untrusted words are not read as options.
+        command_name: How a reader of the answer types our command, such as "ignite-tf".
 
     Raises:
-        IgniteTfError: It cannot be carried out.
+        IgniteTfError: The command failed.
     """
     screen = CapturedScreen(command_name)
     options = read_command(make_parser(_RaisingParser, command_name, words), words)
@@ -143,8 +147,8 @@ def answer_of(words: Sequence[str], command_name: str) -> CapturedScreen:
 
 
 class _RaisingParser(CommandParser):
-    """Does not end the process."""
+    """A command parser that raises an error instead of ending the process."""
 
     def error(self, message: str) -> Any:
-        """Say what is wrong."""
+        """Raise a `ConfigError`."""
         raise ConfigError(message)

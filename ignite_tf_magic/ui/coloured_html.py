@@ -1,4 +1,4 @@
-"""A program's colours in HTML that needs no script, in those of the widgets' `ansi.js`. Pure."""
+"""Converts a program's terminal colours to HTML without scripts, in the colours of the widgets' `ansi.js`. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from rich.color import Color
     from rich.style import Style
 
-# Legible on light and on dark ground; bright ones are drawn as these, and bright black as grey.
+# Legible on light and dark backgrounds. Bright colours use the same values, except bright black, which is grey.
 _COLOURS = ("#555555", "#e53935", "#43a047", "#fb8c00", "#1e88e5", "#8e24aa", "#00acc1", "#9e9e9e")
 _BRIGHT_BLACK, _NUM_NAMED = 8, 16
 
 
 def coloured_html(line: str) -> str:
-    """Write a line of a program's output as HTML: its colours and shapes as spans, its other orders not at all."""
+    """Return a line of a program's output as HTML: colours and font styles as spans, without other escape codes."""
     if "\x1b" not in line:
         return escape(plain(line))
     from rich.text import Text
 
     text, made, end = Text.from_ansi(coloured(line).replace("\r", "")), [], 0
-    for span in text.spans:  # one behind the other
+    for span in text.spans:  # in order, without overlaps
         words, style = escape(text.plain[span.start : span.end]), ";".join(_css(span.style))
         made += [
             escape(text.plain[end : span.start]),

@@ -1,4 +1,4 @@
-"""What may come next in a command that is being typed: from the table of commands, and what there is of its things."""
+"""Completes a command that is being typed, with options and the names of commands, runs, caches and igfs files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Candidates:
     """Words that may come next.
 
     Attributes:
-        words: Them, best first.
-        or_files: Whether it may be a file of this machine as well.
+        words: The words, best first.
+        or_files: Whether a file of this machine may come next as well.
     """
 
     words: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Candidates:
 
 
 def _run_ids(_: str) -> list[str]:
-    """List ids, those of runs that go on first, the newest of each kind first."""
+    """List the ids of live runs, then those of ended runs, each newest first."""
     try:
         runs = list(reversed(session.list_runs(include_ended=True).runs))
     except (IgniteTfError, OSError):
@@ -41,7 +41,7 @@ def _caches(_: str) -> list[str]:
 
 
 def _paths(beginning: str) -> list[str]:
-    """List what is in the directory of igfs that is being typed, written as that is."""
+    """List the paths in the igfs directory that is being typed, with the same scheme prefix."""
     directory, _, _ = beginning.rpartition("/")
     scheme = "igfs://" if beginning.startswith("igfs:///") else ""
     return [scheme + path for path in session.paths_in_directory(directory or "/")]
@@ -50,10 +50,10 @@ def _paths(beginning: str) -> list[str]:
 def _statements(beginning: str) -> list[str]:
     stem = beginning.removesuffix(beginning_of_word(beginning))
     found = sql_candidates(beginning, "", session.columns_of_tables())
-    return [stem + word for word in found if '"' not in word]  # the statement stands in such quotes itself
+    return [stem + word for word in found if '"' not in word]  # the shell puts the statement in double quotes
 
 
-# What a word stands for, by the way in which help shows it.
+# Functions that list the values of an argument, by its metavar.
 _THINGS: dict[str, Callable[[str], list[str]]] = {
     "RUN": _run_ids,
     "CACHE": _caches,
@@ -63,19 +63,19 @@ _THINGS: dict[str, Callable[[str], list[str]]] = {
     "TARGET": _paths,
     "FROM": _paths,
 }
-_FILES = {"FILE", "DIR", "PATH", "URI"}  # of options
+_FILES = {"FILE", "DIR", "PATH", "URI"}  # metavars of options that take files
 _FILES_TOO = {"FROM"}
-_NO_FILES = {"COLUMN"}  # nor anything else that a notebook knows
+_NO_FILES = {"COLUMN"}  # takes neither a file nor another name that a notebook completes
 
 
 def candidates(words: Sequence[str], beginning: str) -> Candidates:
-    """Return what may come next.
+    """Return the words that may come next.
 
-    Blocks for a second or two where a cluster that does not answer is asked for its things. Starts nothing.
+    Blocks for a second or two if it needs a cluster that does not answer. Starts no nodes.
 
     Args:
-        words: Those behind our command's name that are whole.
-        beginning: What is typed of the next one.
+        words: The complete words after our command's name.
+        beginning: The typed part of the next word.
     """
     parser: argparse.ArgumentParser = make_parser(CommandParser, "ignite-tf", words or ["help"])
     num_given, option = 0, None
@@ -128,13 +128,13 @@ def _values(action: argparse.Action, beginning: str) -> Iterable[str]:
     if action.choices:
         return [str(each) for each in action.choices]
     list_them = _THINGS.get(str(action.metavar))
-    if list_them is None or (action.option_strings and list_them is _paths):  # PATH of a host
+    if list_them is None or (action.option_strings and list_them is _paths):  # an option's PATH is on a host
         return []
     return [name for name in list_them(beginning) if _is_plain(name)]
 
 
 def _is_plain(name: str) -> bool:
-    """Tell whether a name, which others may have given, is neither an option nor an order to a terminal."""
+    """Return whether a name is neither an option nor contains terminal codes; other users may have chosen it."""
     return not name.startswith("-") and visible_line(name) == name
 
 

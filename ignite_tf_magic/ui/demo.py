@@ -1,4 +1,4 @@
-"""`ignite-tf demo`: nodes, and the quick start notebook, which loads real digits, executed in a real kernel."""
+"""`ignite-tf demo`: starts nodes, and runs the quick start notebook, which loads real digits, in a kernel."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoOutcome:
-    """What the demo leaves behind.
+    """The results of the demo.
 
     Attributes:
         notebook: The notebook with its output.
-        run: The training run.
-        cluster: The nodes, which go on.
+        run: The training run, or None if the notebook started none.
+        cluster: The nodes, which keep running.
     """
 
     notebook: Path
@@ -42,9 +42,9 @@ class DemoOutcome:
 
 
 def run_demo(write: Write) -> DemoOutcome:
-    """Start three nodes and execute the quick start, which loads the digits; what is there already is used again.
+    """Start three nodes, and run the quick start notebook, which loads the digits.
 
-    Blocks until the notebook has ended; its output goes to `write` while it comes.
+    Uses existing nodes and data again. Blocks until the notebook has ended, and passes its output to `write` at once.
 
     Raises:
         IgniteTfError: A cell of the notebook failed, or a package for notebooks is missing.
@@ -66,7 +66,7 @@ def _require_notebook_packages() -> None:
 
 
 def _execute(cluster: EmbeddedCluster, write: Write) -> Path:
-    """Execute a copy of the notebook in a kernel of this interpreter; the copy is written in any case."""
+    """Run a copy of the notebook in a kernel of this interpreter, and save the copy even after an error."""
     import nbformat
     from nbclient.exceptions import CellExecutionError
 
@@ -94,7 +94,7 @@ def _client(notebook: Any, directory: Path, write: Write) -> Any:
     from nbclient import NotebookClient
 
     class LiveClient(NotebookClient):  # type: ignore[misc]
-        """Shows each output when it comes."""
+        """A notebook client that shows each output at once."""
 
         def output(self, outs: list[Any], msg: dict[str, Any], *where: Any) -> Any:
             write(_text_of(msg["msg_type"], msg["content"]))
@@ -105,7 +105,7 @@ def _client(notebook: Any, directory: Path, write: Write) -> Any:
         write(_source_of(cell))
 
     kernel = AsyncKernelManager(kernel_name="python3")
-    # The kernel is this interpreter, whatever kernel of that name the user has installed.
+    # Use this interpreter, even if the user has installed another kernel with the same name.
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
     kernel._kernel_spec = KernelSpec(argv=argv, language="python", display_name="Python 3")
     return LiveClient(

@@ -1,4 +1,4 @@
-"""A script to begin with: plain Keras that learns a column of a cache. Pure."""
+"""Writes a starter script: plain Keras that learns one column of a cache. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _LABELS = ("label", "labels", "target", "class", "y", "species")
 _NUMBERS = re.compile(r"bool|u?int\d+|float\d+")
-# A dataset has whole numbers for them, too, which are no quantities.
+# Datasets deliver these types as integers, too, but they are not quantities.
 _NO_NUMBERS = re.compile(r"\b(date|time|timestamp|char|uuid|enum)\b")
-_FILLED_IN = re.compile(r"[{}$\x00-\x1f\x7f]")  # by IPython, in a magic's line; and what ends the line
+_FILLED_IN = re.compile(r"[{}$\x00-\x1f\x7f]")  # what IPython expands, and what ends a line
 _MOST_CLASSES = 1000
 _BATCH_ROWS, _EPOCHS = 128, 5
 _CROSSENTROPY = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
@@ -26,12 +26,12 @@ _CROSSENTROPY = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
 
 @dataclass(frozen=True, slots=True)
 class _Objective:
-    """What is made of a label.
+    """The parts of a script that depend on the label.
 
     Attributes:
-        before: Lines that stand before the functions.
+        before: Lines before the functions.
         label: Code for the label of a row.
-        filters: Code that leaves out rows without a label, behind the dataset.
+        filters: Code after the dataset that maps rows to examples and drops rows without a label.
     """
 
     label: str
@@ -43,17 +43,17 @@ class _Objective:
 
 
 def labels_of(columns: CacheColumns) -> tuple[str, ...]:
-    """List the columns of the values that can be learnt, the likeliest first."""
+    """Return the columns of the values that can be labels, the likeliest first."""
     names = [each.name for each in columns.columns if _can_be_label(each)]
     return tuple(sorted(names, key=lambda name: (_rank(name), name != names[-1])))
 
 
 def chosen_label(columns: CacheColumns, wanted: str | None = None) -> str:
-    """Return the column that is learnt: the wanted one, else the likeliest.
+    """Return the label: the wanted column, or else the likeliest one.
 
     Raises:
-        ConfigError: It cannot be learnt, or none can.
-        SchemaError: The name fits no column, or several.
+        ConfigError: The wanted column cannot be a label, or no column can.
+        SchemaError: The name matches no column, or several.
     """
     labels = labels_of(columns)
     if not labels:
@@ -82,14 +82,14 @@ def _is_numeric(column: ColumnInfo) -> bool:
 
 
 def draft_of(columns: CacheColumns, profile: ColumnProfile) -> str:
-    """Write a script that learns a column from the numbers beside it. Rows without a label are left out.
+    """Return a script that learns a column from the numeric columns beside it. It drops rows without a label.
 
     Args:
-        columns: Those of the cache.
-        profile: The numbers of the column that is learnt.
+        columns: The columns of the cache.
+        profile: The profile of the label column.
 
     Raises:
-        ConfigError: There are no numbers to learn from, or the texts of the label are no classes.
+        ConfigError: There are no numeric columns to learn from, or a text label has too many different values.
     """
     others = [each for each in columns.columns if each.name != profile.name and not each.is_key]
     features = [each for each in others if _is_numeric(each) and None not in each.shape]
@@ -140,10 +140,10 @@ model.fit(rows, epochs={_EPOCHS}, verbose=2)
 
 
 def start_words(cache: str, options: Sequence[str]) -> list[str]:
-    """Return the command that starts a script on a cache.
+    """Return the words of the command that starts a script on a cache.
 
     Raises:
-        ConfigError: The name would be taken for an option.
+        ConfigError: The cache's name looks like an option.
     """
     if cache.startswith("-"):
         raise ConfigError(f"cache {cache[:80]!r} begins like an option, and cannot be named in a command")
@@ -151,14 +151,14 @@ def start_words(cache: str, options: Sequence[str]) -> list[str]:
 
 
 def magic_cell(words: Sequence[str], script: str) -> str:
-    """Write a notebook's cell that starts a script.
+    """Return the text of a notebook cell that starts a script.
 
     Args:
-        words: The command, behind our magic's name.
+        words: The command after our magic's name.
         script: The script.
 
     Raises:
-        ConfigError: IPython would put something else in the place of a word.
+        ConfigError: A word contains characters that IPython would expand, or that end the line.
     """
     for word in words:
         if _FILLED_IN.search(word):
@@ -188,18 +188,18 @@ def _objective_of(profile: ColumnProfile) -> _Objective:
                 f"{profile.name} has {profile.num_distinct or 0:,} different texts in {profile.num_rows:,} rows: no "
                 "classes; name another column with --label"
             )
-        with_label = f'.filter(lambda row: {value} != "")'  # a missing text is an empty one
+        with_label = f'.filter(lambda row: {value} != "")'  # a missing text is an empty text
         before = f"{said or chr(10)}classes = keras.layers.StringLookup(vocabulary={classes!r}, num_oov_indices=0)\n"
         return _Objective(
             f"classes({value})", len(classes), _CROSSENTROPY, "accuracy", before, f"{with_label}.map(example)"
         )
-    # A missing number is NaN there.
+    # In the script, `column` returns NaN for a missing number.
     with_label = ".map(example).filter(lambda vector, label: tf.math.is_finite(label))"
     return _Objective(f"column({', '.join(place)})[0]", 1, '"mse"', "mae", "", with_label)
 
 
 def _are_numbered(profile: ColumnProfile) -> bool:
-    """Whether whole numbers are those of classes: few, or called so, and from 0 on."""
+    """Return whether integers are class numbers: from 0 up, and few or in a column with a label-like name."""
     are_classes = bool(profile.classes) or _rank(profile.name) < len(_LABELS)
     return (
         are_classes and profile.least is not None and 0 <= profile.least <= profile.greatest < _MOST_CLASSES
@@ -207,7 +207,7 @@ def _are_numbered(profile: ColumnProfile) -> bool:
 
 
 def _place(name: str) -> tuple[str, str]:
-    """Write the object that has a column, and the column's name in it."""
+    """Return code for the object that contains a column, and for the column's name in that object."""
     steps = name.split(".")
     *above, last = steps if steps[0] in ("key", "val") else ["val", *steps]
     return "row" + "".join(f"[{_quoted(step)}]" for step in above), _quoted(last)

@@ -1,4 +1,4 @@
-"""One loop that follows a run: what its workers write, joined; how the training goes; how it ended."""
+"""Follows a run: shows the merged output of its workers, the state of the training, and how the run ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TAKE_INTERVAL_S = 0.05
 _LOOK_INTERVAL_S = 1.0
-_HOLD_S = 3.0  # a process that ends for an error has ended by then
+_HOLD_S = 3.0  # a process that fails with a traceback has ended by then
 
 
 def follow(
@@ -41,13 +41,13 @@ def follow(
     Args:
         run: The run.
         screen: Where it is shown.
-        notes: Lines that stand under its end.
+        notes: Lines to show below the end of the run.
         as_json: Print a line of JSON for each piece of output, and one for the end.
-        view: Where it is followed, if there is such a place already.
+        view: An open view in which to follow the run; None opens one.
 
     Raises:
-        RunFailed: It did not succeed.
-        KeyboardInterrupt: The person stopped watching; the run goes on.
+        RunFailed: The run did not succeed.
+        KeyboardInterrupt: The person stopped watching; the run continues.
     """
     workers = range(len(run.info().tasks))
     is_left = False
@@ -90,15 +90,15 @@ def show_output(
     screen: Screen,
     tail: MetricsTail | None = None,
 ) -> None:
-    """Show what workers write, as it comes; one alone is not named.
+    """Show the output of workers as it arrives. A single worker's lines do not show its name.
 
     Args:
-        run: Whose workers they are.
-        chunks: What they write, with chunks without text in its pauses.
-        workers: Those that are followed.
-        view: Where it is shown.
-        screen: Takes what is to be said beside it, where no line can be rewritten.
-        tail: What the training tells; without it nothing but the output is shown.
+        run: The run of the workers.
+        chunks: The output of the workers, with empty chunks in pauses.
+        workers: The numbers of the workers to follow.
+        view: Where the output is shown.
+        screen: Shows notices if the view cannot rewrite lines.
+        tail: The metrics of the training; None shows only the output.
     """
     view.begin(run)
     info = run.info()
@@ -114,7 +114,7 @@ def show_output(
     say = output.say if view.is_rewritable else screen.note
     try:
         for chunk in telling(run, chunks, say):
-            if chunk.text:  # those of pauses are of no worker
+            if chunk.text:  # empty chunks, from pauses, do not belong to a worker
                 output.feed(places[chunk.worker], chunk.text)
             now = time.monotonic()
             if tail and now - looked >= _LOOK_INTERVAL_S:
@@ -144,14 +144,14 @@ def show_output(
 def _close(
     view: RunView, output: LiveOutput, info: RunInfo, records: Sequence[TrainingRecord], told: str = ""
 ) -> None:
-    """Show all that is left, but for the traceback that is told below."""
+    """Show all remaining output, except for the traceback `told`, which the end of the run shows."""
     output.end_lines()
     output.release(told)
     view.close(output, progress_of(info, records, datetime.now(timezone.utc)), records)
 
 
 def print_as_json(run: Run, chunks: Iterable[OutputChunk], screen: Screen) -> None:
-    """Print each piece of output for programs."""
+    """Print each piece of output as a line of JSON."""
     names = run.info().tasks
     for chunk in chunks:
         if chunk.text:

@@ -1,4 +1,4 @@
-"""What several workers write, joined for one screen. Pure text: no clock, no file, no terminal."""
+"""Merges the output of several workers for one screen. Pure: uses no clock, file or terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ignite_tf_magic.serialization.terminal_text import coloured, plain, visible
 
 _CONTROL = re.compile(r"([\n\r])")
-# What TensorFlow's libraries write before they heed any setting: which CPU they use, that there is no GPU.
+# Lines that TensorFlow's libraries write before they read any setting, such as the CPU type or a missing GPU.
 _NATIVE_NOISE = re.compile(
     r"WARNING: All log messages before absl::InitializeLog|I0000 00:00:\d+|E0000 .* failed call to cuInit"
 )
@@ -18,24 +18,23 @@ _PROGRESS_CHARS = 160
 
 
 class LiveOutput:
-    r"""Joins the output of several workers to one stream that a notebook cell or a terminal understands.
+    r"""The output of several workers, merged into one stream for a notebook cell or a terminal.
 
-    Whole lines are passed on in the order in which they came. What a worker has on its unfinished line,
-    a progress bar rewritten with "\r" above all, is shown on one last line that is rewritten in place.
-    No line is lost; what was fed is kept until it is taken. Only what TensorFlow's libraries say when they start
-    is left out; the log files have that, too.
+    Passes complete lines on in the order of their arrival. Shows the unfinished lines of all workers, mostly progress
+    bars rewritten with "\r", together on one last line that is rewritten in place. Loses no line: keeps all output
+    until it is taken. Omits only the startup messages of TensorFlow's libraries, which the log files contain.
     """
 
     def __init__(
         self, tasks: Sequence[str], *, is_screen: bool = True, holds_tracebacks: bool = False
     ) -> None:
-        """Begin with an empty screen, or with a file, which gets whole lines alone.
+        """Create an empty stream.
 
         Args:
-            tasks: Names of those whose output it is, "worker 0"; one alone is not named.
-            is_screen: Whether lines can be rewritten.
-            holds_tracebacks: Keep a traceback, and what the same worker writes behind it, until `release`: where it is
-                what the run fails of, it is told once, by whoever tells of the failure.
+            tasks: Names of the workers, such as "worker 0". Lines of a single worker do not show its name.
+            is_screen: Whether lines can be rewritten. If not, the stream has complete lines only, as for a file.
+            holds_tracebacks: Hold a traceback, and what the same worker writes after it, until `release`. If the
+                traceback is the cause of the run's failure, only the failure message shows it.
         """
         self.tasks = tuple(tasks)
         self._is_screen = is_screen
@@ -49,7 +48,7 @@ class LiveOutput:
         self._on_screen = ""
 
     def feed(self, worker: int, text: str) -> None:
-        """Take what a worker wrote."""
+        """Add output of a worker."""
         for piece in _CONTROL.split(text.replace("\b", "")):
             if piece == "\n":
                 self._finish_line(worker)
@@ -59,18 +58,18 @@ class LiveOutput:
                 self._write(worker, piece)
 
     def say(self, line: str) -> None:
-        """Take a line that no worker wrote."""
+        """Add a line that is not from a worker."""
         self._waiting.append((None, visible(line)))
 
     def note(self, text: str) -> None:
-        """Take what stands behind the last line from now on: no line, and on screens only."""
+        """Set the text to show after the last line; files do not get it."""
         self._note = visible(text)
 
     def take(self, *, with_progress: bool = True) -> str:
-        """Return what to write now; empty when nothing changed.
+        """Return the text to write now; empty if nothing changed.
 
         Args:
-            with_progress: Also rewrite the last line when only unfinished lines have changed.
+            with_progress: Also rewrite the last line if only unfinished lines have changed.
         """
         lines, progress = self.take_lines()
         if not lines and (progress == self._on_screen or not with_progress):
@@ -85,33 +84,33 @@ class LiveOutput:
         return text
 
     def take_lines(self) -> tuple[list[tuple[int | None, str]], str]:
-        """Return the whole lines that came since, each with its worker, and the last line, which is rewritten."""
+        """Return the new complete lines, each with its worker, and the last line, which is rewritten in place."""
         lines, self._waiting = self._waiting, []
         return lines, self._progress()
 
     def finish(self) -> str:
-        """Return all that is left, unfinished lines as whole ones."""
+        """Return all remaining text, with unfinished lines as complete ones."""
         self.end_lines()
         self.release()
         return self.take()
 
     @property
     def holds(self) -> bool:
-        """Whether something waits for `release`."""
+        """Whether lines wait for `release`."""
         return bool(self._held)
 
     def end_lines(self) -> None:
-        """Take unfinished lines for whole ones, as no more will come."""
+        """Treat unfinished lines as complete, because no more output will come."""
         self._note = ""
         for worker, line in enumerate(self._unfinished):
             if line:
                 self._finish_line(worker)
 
     def release(self, told: str = "") -> None:
-        """Let go of what was held, but for a traceback at its end that is told elsewhere.
+        """Release the held lines, except for a traceback at their end that the caller shows elsewhere.
 
         Args:
-            told: That traceback. Of another worker that ended with the same error the last line stays.
+            told: That traceback. If another worker failed with the same error, a short line replaces its traceback.
         """
         held, self._held = self._held, {}
         for worker, lines in held.items():
@@ -119,7 +118,7 @@ class LiveOutput:
             self._waiting += [(worker, line) for line in kept]
 
     def named(self, worker: int | None, line: str) -> str:
-        """Return a line with its worker's name in front, where there are several."""
+        """Return a line, with its worker's name in front if there are several workers."""
         return line if worker is None else self._prefixes[worker] + line
 
     def _write(self, worker: int, piece: str) -> None:
@@ -155,7 +154,7 @@ class LiveOutput:
 
 
 def _without_told(lines: Sequence[str], told: str) -> list[str]:
-    """Return lines without the traceback at their end, where it is the one that is told, or ends as that does."""
+    """Return lines without the traceback `told` at their end, or with a short line in place of one like it."""
     starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     is_cut = not told.startswith(_TRACEBACK)
     for start in reversed(starts) if is_cut else starts:

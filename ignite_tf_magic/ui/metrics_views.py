@@ -1,4 +1,4 @@
-"""Views of a training's metrics, in words and tables."""
+"""Renders the metrics of trainings as sentences and tables."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ignite_tf_magic.ui.render import View, message_view, scalar_as_json, table_
 if TYPE_CHECKING:
     from ignite_tf_magic.session import TrainingRecord, TrainingRun
 
-# Training that waits for data more than this, over such a time, is told so.
+# `advice` reports trainings that wait for data for more than this share of the last so many seconds.
 _MUCH_WAIT, _LONG_S = 0.3, 10.0
 _MOST_POINTS = 1000
-KEPT_POINTS = 300  # of each line, in what a notebook's file keeps
+KEPT_POINTS = 300  # points of each line in charts that a notebook file stores
 _NOT_DRAWN = ("learning_rate", "lr")
 _LESS_IS_BETTER = frozenset(("loss", "error", "err", "mse", "mae", "rmse", "perplexity", "distance"))
 _LARGER_IS_BETTER = frozenset(
@@ -27,7 +27,7 @@ _NOTHING = "this run has told nothing of a training: only `fit` of Keras and loo
 
 
 def speed_text(record: TrainingRecord) -> str:
-    """Say how fast a training is, in a few words; empty when it is not known."""
+    """Return the speed of a training as a phrase; empty if unknown."""
     if record.examples_per_s is None:
         return ""
     waits = f", waits for data {record.data_wait:.0%} of the time" if record.data_wait is not None else ""
@@ -35,14 +35,14 @@ def speed_text(record: TrainingRecord) -> str:
 
 
 def place_text(record: TrainingRecord) -> str:
-    """Say where a training is."""
+    """Return the epoch, step and metrics of a record as a phrase."""
     epochs = f"/{record.epochs}" if record.epochs else ""
     values = ", ".join(f"{name} {value:.4g}" for name, value in record.values.items())
     return f"epoch {record.epoch + 1}{epochs}, step {record.step}" + (f": {values}" if values else "")
 
 
 def advice(records: Sequence[TrainingRecord]) -> str | None:
-    """Tell who trains on data that comes too slowly what to do; None when it does not."""
+    """Return advice for a training that waits too long for data, or None if it does not."""
     share = mean_data_wait(records, _LONG_S)
     if share is None or share < _MUCH_WAIT:
         return None
@@ -54,14 +54,14 @@ def advice(records: Sequence[TrainingRecord]) -> str | None:
 
 
 def last_words(records: Sequence[TrainingRecord]) -> list[str]:
-    """Sum a training up, for the end of a cell."""
+    """Return lines that summarize a training, for the end of a cell."""
     if not records:
         return []
     return [text for text in [place_text(_last(records)), typical_speed(records), advice(records)] if text]
 
 
 def typical_speed(records: Sequence[TrainingRecord]) -> str:
-    """Say how fast the last training mostly was, by its epochs if it has some; empty when it is not known."""
+    """Return the median speed of the last training, by its epochs if it has any; empty if unknown."""
     told = [each for each in of_last_training(records) if each.examples_per_s is not None]
     told = [each for each in told if each.is_epoch] or told
     if not told:
@@ -72,12 +72,12 @@ def typical_speed(records: Sequence[TrainingRecord]) -> str:
 
 
 def of_last_training(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
-    """Return the records of the training that was told of last."""
+    """Return the records of the run's last training."""
     return [each for each in records if each.training == records[-1].training]
 
 
 def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> View:
-    """Show the last epochs of a run, so many at most, or its last records where there are none; then the best."""
+    """Show a run's last `most` epochs (None: all), or its last records if it has no epochs, then the best values."""
     if not records:
         return message_view(_NOTHING)
     epochs = [each for each in records if each.is_epoch]
@@ -121,7 +121,7 @@ def _best_epochs(epochs: Sequence[TrainingRecord], names: Sequence[str]) -> list
 
 
 def best_of(records: Sequence[TrainingRecord], name: str) -> TrainingRecord | None:
-    """Return the record with the best value of a metric, epochs before others; None where none has it."""
+    """Return the record with the best value of a metric, an epoch if possible; None if no record has the metric."""
     told = [each for each in records if math.isfinite(each.values.get(name, math.nan))]
     told = [each for each in told if each.is_epoch] or told
     if not told:
@@ -130,7 +130,7 @@ def best_of(records: Sequence[TrainingRecord], name: str) -> TrainingRecord | No
 
 
 def grows(name: str) -> bool:
-    """Tell whether a metric is better where it is larger, by the words of its name."""
+    """Return whether larger values of a metric are better, judged by the words of its name."""
     words = set(re.findall(r"[a-z]+\d?", name.lower()))
     return not words & _LESS_IS_BETTER and bool(words & _LARGER_IS_BETTER or "io_u" in name.lower())
 
@@ -138,11 +138,12 @@ def grows(name: str) -> bool:
 def comparison_view(
     runs: Sequence[tuple[TrainingRun, Sequence[TrainingRecord], Mapping[str, Any]]], best: str | None = None
 ) -> View:
-    """Show how several runs have fared, side by side: the last of what each has told, and what they were given.
+    """Compare several runs side by side by their metrics and their differing parameters.
 
     Args:
-        runs: Each with its records and its parameters, of which those that differ are shown.
-        best: A metric: the best that each run has reached, and the best run first.
+        runs: The runs, each with its records and its parameters.
+        best: A metric: show the record with each run's best value of it, the best run first. None shows the last
+            record of each run.
     """
     kept = {
         run.id: best_of(records, best) if best else _last(records) if records else None
@@ -186,7 +187,7 @@ def comparison_view(
 
 
 def _differing(given: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the parameters that are not the same in all runs."""
+    """Return the names of the parameters that are not the same in all runs."""
     names = dict.fromkeys(name for each in given for name in each)
     return [name for name in names if len({repr(each.get(name)) for each in given}) > 1]
 
@@ -198,9 +199,9 @@ def _shown(value: Any) -> str:
 def series_of(
     runs: Sequence[tuple[str, Sequence[TrainingRecord]]], most_points: int = _MOST_POINTS
 ) -> dict[str, Any]:
-    """Return what an interactive chart draws: the last training of each run, by its name; so many points at most.
+    """Return the data of an interactive chart: the last training of each named run, thinned to `most_points`.
 
-    Values that are not finite are text, those that were not told None; the former are counted in all records.
+    Non-finite values are text, and missing values are None. `not_finite` counts non-finite values before thinning.
     """
     metrics: dict[str, None] = {}
     found = []
@@ -225,7 +226,7 @@ def series_of(
 
 
 def _thinned(records: Sequence[TrainingRecord], most: int) -> list[TrainingRecord]:
-    """Leave so many at most, epochs before others, which have no values of validation; the last one always."""
+    """Return at most `most` records, and always the last one. Prefers epochs: only they have validation metrics."""
     epochs = [each for each in records if each.is_epoch]
     others = [each for each in records if not each.is_epoch]
     kept = _every(epochs, most)
@@ -239,7 +240,7 @@ def _every(records: Sequence[TrainingRecord], most: int) -> Sequence[TrainingRec
 
 
 def _epoch(record: TrainingRecord) -> float:
-    """Return how many epochs are done, with the part of the one that goes on."""
+    """Return the number of completed epochs, including the fraction of the current one."""
     if record.is_epoch:
         return record.epoch + 1.0
     return record.epoch + (min(record.batch / record.batches, 1.0) if record.batches else 0.0)
@@ -252,7 +253,7 @@ def _num_not_finite(records: Sequence[TrainingRecord], metric: str) -> int:
 def as_json(
     run: TrainingRun, records: Sequence[TrainingRecord], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a run has told to programs."""
+    """Return the metrics of a run for JSON output."""
     return {
         "id": run.id,
         "tags": list(run.info().tags),
@@ -274,7 +275,7 @@ def as_json(
 
 
 def _last(records: Sequence[TrainingRecord]) -> TrainingRecord:
-    """Return the last epoch, or the last record where there is none."""
+    """Return the record of the last epoch, or else the last record."""
     return next((each for each in reversed(records) if each.is_epoch), records[-1])
 
 

@@ -1,4 +1,4 @@
-"""Options of commands. Does nothing but read."""
+"""Defines and parses the options of commands."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session import Run
 
 _LOOPBACK = "127.0.0.1"
-# Fields of a `RunRequest` that `start` makes out of several of its arguments.
+# Fields of a `RunRequest` that `start` builds from several arguments.
 OTHERWISE_SAID = frozenset({"args", "cache", "command", "detach", "push", "script"})
-# More than any option can mean, and less than any clock, socket or date refuses.
+# Upper limits: above any sensible value, and below the values that clocks, sockets or dates refuse.
 _MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
 
 VERSION = ("-V", "--version")
 
 
 def count(text: str) -> int:
-    """Read a whole number from 1 up."""
+    """Parse an integer of at least 1."""
     return _number(text, 1, _MOST, "a whole number")
 
 
 def whole(text: str) -> int:
-    """Read a whole number from 0 up."""
+    """Parse an integer of at least 0."""
     return _number(text, 0, _MOST, "a whole number")
 
 
 def days(text: str) -> int:
-    """Read a number of days."""
+    """Parse a number of days."""
     return _number(text, 0, _MOST_DAYS, "a number of days")
 
 
 def port(text: str) -> int:
-    """Read the number of a port."""
+    """Parse a port number."""
     return _number(text, 1, _MOST_PORT, "a port")
 
 
 def _number(text: str, least: int, most: int, what: str) -> int:
-    # The length first: Python takes long to read a long number, or refuses to.
+    # Check the length first: Python parses very long numbers slowly, or refuses to.
     if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {what} from {least} up ({most} at most)")
     return int(text)
 
 
 def priority(text: str) -> int:
-    """Read a whole number that may be below 0."""
+    """Parse an integer, which may be negative."""
     digits = text.removeprefix("-")
     if not digits.isdecimal() or len(digits) >= len(str(_MOST)):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of up to 9 digits")
@@ -64,7 +64,7 @@ def priority(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Read a number of bytes, as 500MB or 1.5GiB."""
+    """Parse a number of bytes, such as 500MB or 1.5GiB."""
     found = parse_bytes(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {SIZE_IS}")
@@ -72,7 +72,7 @@ def size(text: str) -> int:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not NAME=VALUE")
@@ -80,7 +80,7 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def seconds(text: str) -> float:
-    """Read a number of seconds above 0."""
+    """Parse a number of seconds above 0."""
     try:
         found = float(text)
     except ValueError:
@@ -99,7 +99,7 @@ _STRATEGIES = ["auto", *(each.value for each in session.Strategy)]
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which cluster is meant, and which way leads to it."""
+    """Add the options that select the cluster and the SSH host through which to reach it."""
     parser.add_argument(
         "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
     )
@@ -107,7 +107,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 class _VersionAction(argparse._VersionAction):
-    """Prints our version on a line of its own, which scripts read, and what is installed below it."""
+    """An action that prints our version on the first line, for scripts, and related installed packages below."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parts = session.installed()
@@ -120,7 +120,7 @@ class _VersionAction(argparse._VersionAction):
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add -V."""
+    """Add -V and --version."""
     parser.add_argument(
         *VERSION,
         action=_VersionAction,
@@ -130,19 +130,19 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add which run is meant."""
+    """Add the argument that names a run."""
     parser.add_argument("run", metavar="RUN", help=RUN_IS)
 
 
 def add_run_or_none(parser: argparse.ArgumentParser, *, or_newest: bool = False) -> None:
-    """Add which run is meant; None is the one that `session.only_run` tells."""
+    """Add the optional argument that names a run; None means the run that `session.only_run` returns."""
     parser.add_argument(
         "run", metavar="RUN", nargs="?", help=f"{RUN_IS} ({THE_NEWEST if or_newest else THE_ONLY})"
     )
 
 
 def chosen_workers(run: Run, wanted: str | None) -> Sequence[int]:
-    """Return the numbers of the tasks that were asked for: all, a number, or a name as "ps 0".
+    """Return the numbers of the wanted tasks; `wanted` is None (all), a worker's number, or a name such as "ps 0".
 
     Raises:
         ConfigError: The run has no such task.
@@ -158,12 +158,12 @@ def chosen_workers(run: Run, wanted: str | None) -> Sequence[int]:
 
 
 def host_names(text: str) -> tuple[str, ...]:
-    """Read A,B."""
+    """Parse host names separated by commas."""
     return tuple(part for part in text.split(",") if part)
 
 
 def add_run_options(start: argparse.ArgumentParser) -> None:
-    """Add how a run is started. What an option is called behind its words is the field of `RunRequest` that it says."""
+    """Add the options that start a run. The `dest` of each option is a field of `RunRequest`."""
     add = start.add_argument
     _add_place(start, "processes to train with (1; for JOB_CMD one for each node)")
     add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
@@ -247,7 +247,7 @@ def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a `RunRequest` that these options say; what was not given is left out."""
+    """Return the fields of a `RunRequest` that the options set, without those left at None."""
     fields_said = {each.name for each in fields(session.RunRequest)} - OTHERWISE_SAID
     said = {name: value for name, value in vars(options).items() if name in fields_said and value is not None}
     if "env" in said:
@@ -260,20 +260,20 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_doctor_options(doctor: argparse.ArgumentParser) -> None:
-    """Add what to look at."""
+    """Add the options of `doctor`."""
     doctor.add_argument("cache", nargs="?", metavar="CACHE", help="whose data to look for")
     doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
 
 
 def add_prune_options(prune: argparse.ArgumentParser) -> None:
-    """Add which runs are forgotten."""
+    """Add the options that select the runs to remove."""
     prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
     prune.add_argument("--older-than", type=days, metavar="DAYS", help="only those that ended longer ago")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
 
 
 def add_board_options(board: argparse.ArgumentParser) -> None:
-    """Add what a TensorBoard shows, and where."""
+    """Add the options of `tensorboard`."""
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
     board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
     board.add_argument("--port", type=port, metavar="N", help="where it listens (the first free from 6006)")
@@ -286,7 +286,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
 
 
 def add_node_options(up: argparse.ArgumentParser) -> None:
-    """Add what embedded nodes are like."""
+    """Add the options of embedded nodes."""
     default = session.EmbeddedOptions()
     up.add_argument(
         "--nodes", type=whole, default=default.num_nodes, metavar="N", help=f"how many ({default.num_nodes})"

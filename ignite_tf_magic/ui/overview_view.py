@@ -1,4 +1,4 @@
-"""How things stand, in a few lines, and the next three things to try. Pure, as `render`."""
+"""Renders the status in a few lines, and three suggestions for the next command. Pure functions, as in `render`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_RUNS = 5
 
 
 def overview_as_json(seen: Overview) -> dict[str, Any]:
-    """Return what programs are told."""
+    """Return the overview for JSON output."""
     return {
         "cluster": list(seen.cluster),
         "embedded": seen.is_embedded,
@@ -31,7 +31,7 @@ def overview_as_json(seen: Overview) -> dict[str, Any]:
 
 
 def overview_view(seen: Overview, now: datetime, name: str) -> View:
-    """Show the cluster, its caches and the runs that go on, then what to try; `name` is how our command is typed."""
+    """Show the cluster, its caches and live runs, then suggestions; a person types our command as `name`."""
     views = [message_view("\n".join([_cluster(seen), *_caches(seen), *_newest(seen)]))]
     if seen.live:
         views.append(runs_view(seen.live[-_MOST_RUNS:], now))
@@ -40,7 +40,7 @@ def overview_view(seen: Overview, now: datetime, name: str) -> View:
 
 
 def next_steps(seen: Overview, name: str) -> list[tuple[str, str]]:
-    """Return three commands, and what each does, that make sense as things stand."""
+    """Return three commands that are useful in this state, each with what it does."""
     cell = f"%{name}" if name.startswith("%") else name
     script = "" if name.startswith("%") else " --script train.py"
     if seen.trouble:
@@ -80,12 +80,12 @@ def next_steps(seen: Overview, name: str) -> list[tuple[str, str]]:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell whether a name, which others may have given, is one word for a shell and for IPython."""
+    """Return whether a name, which others may have chosen, is a single word for a shell and for IPython."""
     return name.isidentifier()
 
 
 def _after(run: RunInfo, name: str) -> tuple[str, str]:
-    """Tell what to do with a run that has ended."""
+    """Return the suggestion for a run that has ended."""
     mark = mark_of(run.id)
     if run.state is RunState.SUCCEEDED:
         return f"{name} history {mark}", "shows how its training went"

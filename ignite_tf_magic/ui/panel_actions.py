@@ -1,4 +1,4 @@
-"""What a click in a panel does: a command, as anybody can type it."""
+"""Runs the command behind a click in a panel, the same one that a person can type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ignite_tf_magic.ui.captured_screen import answer_of
 from ignite_tf_magic.ui.drafts import labels_of
 
 _LINES = 60
-# What is typed for each, before the run or the cache.
+# The command of each action, without the run or cache at its end.
 _COMMANDS = {
     "stop": ["stop"],
     "describe": ["describe"],
@@ -26,16 +26,16 @@ _ERRORS = (IgniteTfError, OSError, ValueError)
 
 
 def act(action: str, about: str, command_name: str) -> dict[str, Any]:
-    """Carry out what was clicked; blocks until it is done.
+    """Perform the clicked action; blocks until it is done.
 
     Args:
-        action: What is done.
-        about: The id of a run, or the name of a cache; for `draft` JSON of {cache, label, workers}.
-        command_name: How our command is typed where the answer is read.
+        action: The name of the action.
+        about: The id of a run, or the name of a cache; for `draft`, JSON of {cache, label, workers}.
+        command_name: How a reader of the answer types our command, such as "ignite-tf".
 
     Returns:
-        What a panel shows then: `note`, a line; `detail`, a text; `url`; `form`, what a draft may learn of a cache;
-        `cell`, code for a notebook.
+        What the panel shows next: `note`, a line; `detail`, a text; `url`; `form`, a cache and its possible labels for
+        a draft; `cell`, code for a notebook. An error becomes a `note`.
     """
     try:
         return _done(action, about, command_name)

@@ -1,4 +1,4 @@
-"""What a panel draws, as JSON: the same for the notebook's widget and a terminal. Pure."""
+"""Prepares the data of a panel as JSON, the same for the notebook's widget and a terminal. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESUMABLE = {RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
 
 def panel_as_json(seen: PanelSeen, now: datetime) -> dict[str, Any]:
-    """Return what there is to draw: runs, newest first; nodes, host by host; caches with their partitions by node."""
+    """Return the panel's data: runs, newest first; nodes, by host; caches with their partitions by node."""
     ended = [run.id for run in seen.runs if not is_live(run, now)]
     left_out = set(ended[:-_MOST_ENDED])
     runs = [run for run in reversed(seen.runs) if run.id not in left_out]
@@ -61,7 +61,7 @@ def panel_as_json(seen: PanelSeen, now: datetime) -> dict[str, Any]:
 
 
 def _sendable(value: Any) -> Any:
-    """Replace what no message can carry: names of others may hold halves of characters."""
+    """Replace lone surrogates, which names from others may contain and messages cannot carry."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -102,7 +102,7 @@ def _run(run: RunInfo, records: Sequence[TrainingRecord], now: datetime) -> dict
 
 
 def spark_of(records: Sequence[TrainingRecord]) -> tuple[str, list[float]]:
-    """Return the first metric of the last training, and its values, so many that a small line shows them."""
+    """Return the loss, or else the first metric, of the last training, with its values thinned for a sparkline."""
     if not records:
         return "", []
     of_last = of_last_training(records)
@@ -121,7 +121,7 @@ def _thinned(values: list[float]) -> list[float]:
 
 
 def _measures(run: RunInfo, records: Sequence[TrainingRecord]) -> list[dict[str, Any]]:
-    """Return how busy each worker and its GPUs were over time, and how much memory it has; of the first workers."""
+    """Return the CPU and GPU use over time, and the last memory use, of the first workers."""
     told = [each.workers for each in records[-_MEASURED_RECORDS:] if each.workers and not each.is_epoch]
     found = []
     for number, task in enumerate(_measured_tasks(run, told)[:_MEASURED_WORKERS]):
@@ -136,7 +136,7 @@ def _measures(run: RunInfo, records: Sequence[TrainingRecord]) -> list[dict[str,
 
 
 def _measured_tasks(run: RunInfo, told: Sequence[Sequence[Any]]) -> list[str]:
-    """Name those that measured themselves: all workers, or one that trains alone, which its records do not name."""
+    """Return the names of the measured tasks: all workers, or the only one that trains, which records leave unnamed."""
     workers = [task for task in run.tasks if task.startswith("worker")]
     if not told or len(told[-1]) == len(workers):
         return workers

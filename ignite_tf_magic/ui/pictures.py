@@ -1,4 +1,4 @@
-"""Pictures of trainings: loss and metrics over their steps, as PNG."""
+"""Draws the loss and metrics of trainings over their steps, as PNG."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HEIGHT_IN, _WIDTH_IN = 2.6, 3.6
 
 
 def picture_of(runs: Sequence[tuple[str, Sequence[TrainingRecord]]], title: str = "") -> bytes | None:
-    """Draw trainings as a PNG, several in the same panels; None without matplotlib, or when there is nothing to draw.
+    """Draw trainings as a PNG, several in the same panels; None without matplotlib or without metrics.
 
     Args:
-        runs: What each line is called, and its records; one alone needs no name.
-        title: Stands above all.
+        runs: The label and the records of each run; the label of a single run may be empty.
+        title: The title above all panels.
     """
     try:
         import matplotlib
@@ -28,7 +28,7 @@ def picture_of(runs: Sequence[tuple[str, Sequence[TrainingRecord]]], title: str 
         return None
     if not (names := _panels([record for _, records in runs for record in records])):
         return None
-    # The names are a script's: not formulas, and no TeX.
+    # Scripts choose the names: do not parse them as formulas or TeX.
     with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
         return _picture(names, runs, title)
 
@@ -37,7 +37,7 @@ def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[TrainingRe
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_IN * len(names), _HEIGHT_IN), layout="constrained")
-    figure.patch.set_alpha(0)  # on a light and on a dark page
+    figure.patch.set_alpha(0)  # transparent, for light and dark pages
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for number, (label, records) in enumerate(runs):
             _draw_lines(axes, name, label, records, f"C{number}")
@@ -47,7 +47,7 @@ def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[TrainingRe
 
 
 def png_of(figure: Any) -> bytes:
-    """Draw a figure of matplotlib without a display."""
+    """Return a matplotlib figure as a PNG; needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
@@ -57,7 +57,7 @@ def png_of(figure: Any) -> bytes:
 
 
 def _panels(records: Sequence[TrainingRecord]) -> list[str]:
-    """Choose what is drawn: the loss and the first metrics; a metric of validation goes beside its own."""
+    """Return the first metrics, one for each panel. A panel also shows the validation values of its metric."""
     names = dict.fromkeys(name for record in records for name in record.values)
     own = [name for name in names if not name.startswith("val_") and name not in ("learning_rate", "lr")]
     return own[:_MAX_PANELS]

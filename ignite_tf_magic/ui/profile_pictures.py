@@ -1,4 +1,4 @@
-"""The picture of a cache in numbers: a histogram of each column, and the classes of those that have few values."""
+"""Draws the profile of a cache: class counts of columns with few distinct values, and histograms of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LABEL_CHARS, _MAX_UPRIGHT_LABELS = 12, 6
 
 
 def picture_of_profile(profile: CacheProfile) -> bytes | None:
-    """Draw the columns as a PNG; None without matplotlib, or when there is nothing to draw."""
+    """Draw the columns as a PNG; None without matplotlib, or if there is nothing to draw."""
     try:
         import matplotlib
     except ImportError:
@@ -26,7 +26,7 @@ def picture_of_profile(profile: CacheProfile) -> bytes | None:
     columns = [each for each in profile.columns if each.histogram or each.classes][:_MAX_PANELS]
     if not columns:
         return None
-    # Names and values are others': not formulas, and no TeX.
+    # Names and values come from others: do not parse them as formulas or TeX.
     with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
         return _picture(columns)
 
@@ -89,7 +89,7 @@ def _draw_histogram(axes: Any, column: ColumnProfile) -> None:
 
 
 def _moment_labels(moments: list[Any]) -> list[str]:
-    """Write days, or for a short time the time of day as well, below them."""
+    """Return labels with dates, and with the time of day on a second line if dates repeat."""
     texts = [number_text(moment) for moment in moments]
     is_short = len({text.partition(" ")[0] for text in texts}) < len(texts)
     return [text.replace(" ", "\n") if is_short else text.partition(" ")[0] for text in texts]

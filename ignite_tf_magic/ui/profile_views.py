@@ -1,4 +1,4 @@
-"""Views of a cache in numbers. Pure, as `render`. What is an estimate has a ~ in front."""
+"""Renders the profile of a cache. Pure functions, as in `render`. A ~ marks estimates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMES = ("date", "time", "timestamp")
 
 
 def profile_view(profile: CacheProfile) -> View:
-    """Show a cache in numbers: what it is, its columns one by one, its classes, and how its rows are spread."""
+    """Show the profile of a cache: a summary, its columns, its classes, and how its rows are distributed."""
     parts = [message_view("\n".join(_head(profile)))]
     if len(profile.kinds) > 1:
         parts.append(kinds_view(profile.kinds, sum(kind.num_rows for kind in profile.kinds)))
@@ -85,7 +85,7 @@ def _columns_view(columns: Sequence[ColumnProfile]) -> View:
 
 
 def _count_text(column: ColumnProfile, name: str) -> str:
-    """Write how many rows of a column are so; of a sample, which share."""
+    """Return the number of rows that a column's field `name` counts; their share if it is an estimate."""
     number = getattr(column, name)
     if name not in column.estimated:
         return f"{number:,}"
@@ -112,7 +112,7 @@ def _edge(text: str) -> str:
 
 
 def spark_text(histogram: Histogram) -> str:
-    """Draw a histogram in a line: a space for an empty bin, the full block for the largest."""
+    """Draw a histogram in one line: a space for an empty bin, the full block for the largest bin."""
     largest = max(histogram.counts)
     return "".join(
         _BLOCKS[-(-count * len(_BLOCKS) // largest) - 1] if count else " " for count in histogram.counts
@@ -152,20 +152,20 @@ def _times_view(columns: Sequence[ColumnProfile]) -> View:
 
 
 def _marked(column: ColumnProfile, name: str, value: Any) -> str:
-    """Write a number behind a ~ where it is that of a sample."""
+    """Return a number as text, with a ~ in front if it is an estimate from a sample."""
     if value is None:
         return ""
     return f"{'~' if name in column.estimated else ''}{number_text(value)}"
 
 
 def _shorter(value: Any) -> Any:
-    """Leave off digits of long numbers, where the row of a table has several."""
+    """Convert a long exact number to a float, because the row of a table has several such numbers."""
     is_long = not isinstance(value, float | None) and len(number_text(value)) > _MAX_QUANTILE_CHARS
     return float(value) if is_long else value
 
 
 def number_text(value: Any) -> str:
-    """Write a number or a moment for people: whole numbers and decimals with all digits, moments to the second."""
+    """Format a number or a time for people: integers and decimals with all digits, timestamps to the second."""
     if isinstance(value, float):
         is_large = _FIRST_LARGE <= abs(value) < _FIRST_WITH_EXPONENT
         return f"{value:,.0f}" if is_large else f"{value:.6g}"
@@ -203,7 +203,7 @@ def _classes_view(column: ColumnProfile) -> View:
 
 
 def bar_text(number: int, largest: int) -> str:
-    """Draw a bar; anything but nothing is at least one block."""
+    """Draw a bar of blocks, with at least one block for any number above 0."""
     return "█" * max(round(_BAR_CHARS * number / max(largest, 1)), bool(number))
 
 
@@ -238,7 +238,7 @@ def _spread_views(profile: CacheProfile) -> list[View]:
 
 
 def profile_as_json(profile: CacheProfile) -> dict[str, Any]:
-    """Return what programs are told of a cache in numbers; moments are in UTC."""
+    """Return the profile of a cache for JSON output, with times in UTC."""
     skew = profile.partitions
     return {
         "cache": profile.cache,

@@ -1,4 +1,4 @@
-"""Where a run stands, in words that change and a share of the whole. Pure: no clock, no file."""
+"""Computes the progress of a run as a phrase and a fraction. Pure: uses no clock or file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.ui.metrics_views import of_last_training
 if TYPE_CHECKING:
     from ignite_tf_magic.session import RunInfo, TrainingRecord
 
-_WORTH_TELLING = 0.02  # of the whole has to be done before what is left is reckoned from it
+_WORTH_TELLING = 0.02  # the fraction of a training to measure before estimating the remaining time
 _PAUSE_S = 60.0
 _UNDER_WAY = {
     RunState.FAILING: "failed; its workers are being ended",
@@ -27,12 +27,12 @@ _UNDER_WAY = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
     Attributes:
-        words: It, in a line.
-        share: What is done of the training, from 0 to 1; None where nobody knows.
-        state: The run's.
+        words: The progress as a line of text.
+        share: The completed fraction of the training, from 0 to 1; None if unknown.
+        state: The state of the run.
     """
 
     words: str
@@ -41,12 +41,12 @@ class Progress:
 
 
 def progress_of(info: RunInfo, records: Sequence[TrainingRecord], now: datetime) -> Progress:
-    """Tell where a run stands.
+    """Return the progress of a run.
 
     Args:
-        info: What is known of it.
-        records: What its training has told, oldest first.
-        now: In UTC.
+        info: The state of the run.
+        records: The records of its training, oldest first.
+        now: The current time in UTC.
     """
     if info.state.has_ended:
         words, share = info.state.value, 1.0 if info.state is RunState.SUCCEEDED else None
@@ -92,7 +92,7 @@ def _training(records: Sequence[TrainingRecord]) -> str:
 
 
 def share_done(record: TrainingRecord) -> float | None:
-    """Return the share of a training that is done; None where nobody knows how many epochs or batches there are."""
+    """Return the completed fraction of a training; None if its number of epochs is unknown."""
     if not record.epochs:
         return None
     if record.is_epoch:
@@ -102,7 +102,7 @@ def share_done(record: TrainingRecord) -> float | None:
 
 
 def seconds_left(records: Sequence[TrainingRecord]) -> float | None:
-    """Reckon how long a training still takes, by how long it took; None while too little is done."""
+    """Estimate the remaining seconds of a training from its pace so far; None if too little is done."""
     of_training = _without_pauses(of_last_training(records))
     shares = [(each.time, share) for each in of_training if (share := share_done(each)) is not None]
     if not shares:
@@ -114,7 +114,7 @@ def seconds_left(records: Sequence[TrainingRecord]) -> float | None:
 
 
 def _without_pauses(records: Sequence[TrainingRecord]) -> Sequence[TrainingRecord]:
-    """Return the records since the last long pause, as where a run was started again."""
+    """Return the records since the last long pause, such as a restart of the run."""
     gaps = [after.time - before.time for before, after in pairwise(records)]
     if not gaps:
         return records

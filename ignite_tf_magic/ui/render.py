@@ -1,4 +1,4 @@
-"""What a notebook shows, as text and HTML; a shell shows the text. Pure: no IPython, clock, file or network."""
+"""Renders answers as text and HTML; a shell shows only the text. Pure: uses no IPython, clock, file or network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.files import FileInfo, Usage
     from ignite_tf_magic.session.tensorboards import LogSource, TensorBoardInfo
 
-# Of medium lightness: they show on a light and on a dark page. Text keeps the page's own colour.
+# Colours of medium lightness, for light and dark pages. Text keeps the colour of the page.
 _RED, _GREEN, _BLUE, _GREY, _AMBER = "#e53935", "#43a047", "#1e88e5", "#9e9e9e", "#fb8c00"
 _STATE_COLOURS = {"succeeded": _GREEN, "failed": _RED, "failing": _RED, "lost": _RED, "stopped": _GREY}
 _FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
@@ -37,29 +37,29 @@ MARK_CHARS = 3
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One thing to show, for a front end with HTML and for one without."""
+    """One thing to show, as text and as HTML."""
 
     text: str
     html: str
 
     def __post_init__(self) -> None:
-        """Take from names and values what a terminal would obey."""
+        """Make terminal control codes in the text, which may come from others, harmless and visible."""
         object.__setattr__(self, "text", visible(self.text))
 
     def bundle(self) -> dict[str, str]:
-        """The view as a MIME bundle for IPython's `display(..., raw=True)`."""
+        """Return the view as a MIME bundle for IPython's `display(..., raw=True)`."""
         return {"text/plain": self.text, "text/html": self.html}
 
 
 def pruned_text(pruned: Sequence[Pruned], keep: int, *, dry_run: bool) -> str:
-    """Tell which runs were removed, or would be, and what stays."""
+    """Return text that lists the runs that were removed, or would be, and what remains."""
     lines = [f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs" for run in pruned]
     verb = "would be removed" if dry_run else "removed"
     return "\n".join([*lines, f"{len(pruned)} runs {verb}; the newest {keep} of those that ended stay"])
 
 
 def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
-    """List runs, in the order in which they are given."""
+    """List runs in the given order."""
     if not runs:
         return message_view("No runs. The command that starts one: start CACHE")
     with_tags = any(run.tags for run in runs)
@@ -118,7 +118,7 @@ def nodes_view(nodes: Sequence[EmbeddedNode]) -> View:
 
 
 def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
-    """List TensorBoards with what they show."""
+    """List TensorBoards and what they show."""
     if not boards:
         return message_view("No TensorBoard runs. To open one: %ignite_tf tensorboard")
     rows = [
@@ -129,14 +129,14 @@ def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
 
 
 def scalar_as_json(value: object) -> object:
-    """Return what JSON has a word for; all else as text."""
+    """Return a scalar that JSON can represent; convert others, such as NaN, to text."""
     is_plain = value is None or isinstance(value, bool | int | str)
     is_finite = isinstance(value, float) and math.isfinite(value)
     return value if is_plain or is_finite else str(value)
 
 
 def tensorboards_as_json(boards: Sequence[TensorBoardInfo]) -> list[dict[str, Any]]:
-    """Return what programs are told of TensorBoards."""
+    """Return TensorBoards for JSON output."""
     return [
         {
             "url": board.url,
@@ -154,8 +154,8 @@ def _shown(source: LogSource) -> str:
     return source.name or source.uri
 
 
-# Browsers keep storage from a frame of another site, without which TensorBoard shows nothing: localhost in a page
-# of 127.0.0.1 is one.
+# Browsers deny storage to frames from another site, and TensorBoard shows nothing without storage. To a page from
+# 127.0.0.1, localhost is another site.
 _SAME_SITE = """<script>
 for (const frame of document.querySelectorAll("iframe.ignite-tf-tensorboard")) {
   const url = new URL(frame.src);
@@ -181,13 +181,13 @@ def files_view(files: Sequence[FileInfo], now: datetime) -> View:
 
 
 def usage_view(usages: Sequence[Usage]) -> View:
-    """List how much lies where."""
+    """List the number of files and bytes below each path."""
     rows = [[size_text(usage.num_bytes), f"{usage.num_files:,}", usage.path] for usage in usages]
     return table_view(["Size", "Files", "Path"], rows, right={0, 1})
 
 
 def size_text(num_bytes: int) -> str:
-    """Write a number of bytes for people, as 1.5 MiB."""
+    """Format a number of bytes for people, such as 1.5 MiB."""
     size, unit = float(num_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1000 or unit == "TiB":
@@ -197,12 +197,12 @@ def size_text(num_bytes: int) -> str:
 
 
 def time_text(time_ns: int, now: datetime) -> str:
-    """Write a moment in the time zone of `now`; the root of a file system has none."""
+    """Format a time in the time zone of `now`; 0, the time of a file system's root, gives an empty text."""
     return f"{datetime.fromtimestamp(time_ns / 1e9, now.tzinfo):%Y-%m-%d %H:%M:%S}" if time_ns else ""
 
 
 def tensorboard_view(board: TensorBoardInfo, height_px: int) -> View:
-    """Show a TensorBoard inside the page."""
+    """Show a TensorBoard in a frame of the page."""
     url = escape(board.url)
     notes = "".join(f"<br>{escape(note)}" for note in board.notes)
     html = (
@@ -222,9 +222,10 @@ def table_view(
     bars: Set[int] = frozenset(),
     upper: bool = True,
 ) -> View:
-    """Lay out a table; `right` are columns of numbers, `dots` CSS colours by column and row.
+    """Lay out a table.
 
-    `bars` are columns of block characters, between which spaces count. `upper` puts the text's head into capitals.
+    `right` has the columns to align right, and `dots` the CSS colours of dots, by column and row. `bars` has the
+    columns of block characters, whose spaces are significant. `upper` writes the head of the text in capitals.
     """
     right, dots = right or set(), dots or {}
     head, rows = [visible_line(name) for name in head], [[visible_line(cell) for cell in row] for row in rows]
@@ -261,23 +262,23 @@ def message_view(text: str) -> View:
 
 
 def dot(colour: str) -> str:
-    """A coloured mark in front of a word, as HTML."""
+    """Return HTML of a coloured dot, to put in front of a word."""
     return f'<span style="color:{colour}">\u25cf</span> '
 
 
 def mark_of(run_id: str) -> str:
-    """Return what is enough to name a run: the mark that its id begins with, else the whole id."""
+    """Return the shortest name of a run: the mark at the beginning of its id, or else the whole id."""
     mark = run_id.partition("-")[0]
     return mark if len(mark) == MARK_CHARS else run_id
 
 
 def where_it_runs(run: RunInfo) -> str:
-    """Tell in a few words what runs where, on which data."""
+    """Return a phrase with the workers, hosts and cache of a run."""
     return f"{run.counted_workers} on {', '.join(run.hosts)}, reading {run.cache}"
 
 
 def state_text(run: RunInfo) -> str:
-    """Name a run's state, with the exit code when it failed, or until when it waits for somebody to take it over."""
+    """Return a run's state, with the exit code of a failed run, or the time until which it waits for a new owner."""
     if run.left_until is not None and run.state is not RunState.LOST:
         return f"{run.state.value} (left until {run.left_until.astimezone():%H:%M})"
     failed = run.state is RunState.FAILED and run.exit_code is not None
@@ -285,12 +286,12 @@ def state_text(run: RunInfo) -> str:
 
 
 def state_html(run: RunInfo) -> str:
-    """Name a run's state behind a mark of its colour."""
+    """Return HTML of a run's state with a dot of its colour in front."""
     return dot(state_colour(run.state)) + escape(state_text(run))
 
 
 def duration_text(run: RunInfo, now: datetime) -> str:
-    """Tell how long a run has lasted, as in 0:03:20; of a lost one, until something of it was last written."""
+    """Return how long a run has lasted, such as 0:03:20; a lost run lasted until it last wrote anything."""
     if run.state is RunState.LOST:
         return _span(run.seen_at - run.started_at) if run.seen_at else "unknown"
     return _span((run.ended_at or now) - run.started_at)
@@ -301,17 +302,17 @@ def _span(lasted: timedelta) -> str:
 
 
 def state_colour(state: RunState) -> str:
-    """Return the colour of a state, as CSS has it."""
+    """Return the CSS colour of a run's state."""
     return _STATE_COLOURS.get(state.value, _BLUE)
 
 
 def health_colour(health: Health) -> str:
-    """Return the colour of what a check came to."""
+    """Return the CSS colour of a check's result."""
     return {Health.GOOD: _GREEN, Health.DOUBTFUL: _AMBER, Health.BAD: _RED}[health]
 
 
 def end_view(run: RunInfo, notes: Sequence[str]) -> View:
-    """Close a cell: how the run ended, where its files are, what can be done next."""
+    """Show how a run ended, where its logs are, and notes on what to do next."""
     first = f"run {run.id}: {state_text(run)} after {duration_text(run, run.ended_at or run.started_at)}"
     lines = [f"logs: {run.directory}/worker-*.log", *notes]
     if run.reason and run.state is not RunState.SUCCEEDED:
@@ -324,7 +325,7 @@ def end_view(run: RunInfo, notes: Sequence[str]) -> View:
 
 
 def failure_view(run: RunInfo, failure: Failure) -> View:
-    """Show why a run failed: which worker first and how, its traceback or last lines, and what helps."""
+    """Show why a run failed: the first failed worker, its traceback or last lines, and a hint."""
     title = f"run {run.id}: {failure.summary}"
     said = failure.traceback or "\n".join(failure.last_lines)
     said = plain(said).rstrip()

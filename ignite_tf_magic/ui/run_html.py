@@ -1,4 +1,4 @@
-"""What a cell keeps of a run: where it stands or how it stood, a picture, the last lines. Pure; no script is needed."""
+"""Renders a run for a saved cell: its progress, a chart, and the last lines. Pure; the HTML works without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ignite_tf_magic.ui.progress import Progress
 from ignite_tf_magic.ui.render import state_colour
 
 _BAR_CHARS = 24
-_MOST_COLOURED_CHARS = 250_000  # a rainbow stays out of saved notebooks
+_MOST_COLOURED_CHARS = 250_000  # more HTML than this is saved without colours, to keep notebooks small
 _FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
 _PRE = (
     "margin:4px 0;max-height:24em;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;background:none;"
@@ -23,15 +23,15 @@ _PRE = (
 
 @dataclass(frozen=True, slots=True)
 class RunPicture:
-    """What is shown of a run.
+    """The visible state of a run.
 
     Attributes:
-        title: Which run it is; empty before there is one.
-        png: The chart of its training.
-        chart: HTML of the same chart, to look into, which takes the picture's place where scripts may run.
-        tail: The last lines of its output, where the cell has no text of its own.
-        num_lines: How many lines there were in all.
-        whole: How to see all of the output.
+        title: The name of the run; empty before there is a run.
+        png: The chart of its training as a picture, if there is one.
+        chart: HTML of the same chart, interactive, which replaces the picture where scripts may run.
+        tail: The last lines of its output; empty if the cell shows the output as text.
+        num_lines: The number of all lines of output.
+        whole: The command that shows all output.
     """
 
     title: str
@@ -43,7 +43,7 @@ class RunPicture:
     whole: str = ""
 
     def bundle(self) -> dict[str, str]:
-        """Return it as a MIME bundle, for front ends with HTML, with pictures alone, and with text alone."""
+        """Return a MIME bundle for front ends that show HTML, only pictures, or only text."""
         found = {"text/plain": self._text(), "text/html": self._html()}
         if self.png is not None:
             found["image/png"] = base64.b64encode(self.png).decode()
@@ -81,12 +81,12 @@ class RunPicture:
 
 
 def picture_bundle(png: bytes, text: str, chart: str = "") -> dict[str, str]:
-    """Return a picture as a MIME bundle, with words for a front end that shows none.
+    """Return a picture as a MIME bundle, with a text for front ends without pictures.
 
     Args:
         png: The picture.
-        text: What it is.
-        chart: HTML of a chart that takes the picture's place where scripts may run.
+        text: A description of the picture.
+        chart: HTML of a chart that replaces the picture where scripts may run.
     """
     found = {"image/png": base64.b64encode(png).decode(), "text/plain": text}
     if chart:

@@ -1,4 +1,4 @@
-"""Views of one run, of where it would run, and of what the doctor found. Pure, as `render`."""
+"""Renders one run, the placement of a run, and the doctor's diagnosis. Pure functions, as in `render`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:
-    """Return what programs are told of a run in a listing."""
+    """Return a run of a listing for JSON output."""
     return {
         "id": run.id,
         "state": run.state.value,
@@ -50,7 +50,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
 def record_as_json(
     run: RunInfo, record: RunRecord, latest: TrainingRecord | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all that is known of a run; `latest` is what its training has told last, `given` its parameters."""
+    """Return the details of a run for JSON output; `latest` is its last training record, `given` its parameters."""
     local_rows = {seat.worker: seat.local_rows for seat in record.order.seats}
     return {
         **run_as_json(run),
@@ -88,7 +88,7 @@ def record_as_json(
 def describe_view(
     run: RunInfo, record: RunRecord, latest: TrainingRecord | None, given: Mapping[str, Any], now: datetime
 ) -> View:
-    """Tell all that is known of a run: how it stands, who answers for it, its cluster, what happened to it."""
+    """Show the details of a run: its state, owner, parameters, workers, and earlier generations."""
     facts = _facts(run, record, now)
     if given:
         facts.append(["parameters", ", ".join(f"{name} {value}" for name, value in given.items())])
@@ -107,7 +107,7 @@ def describe_view(
             [str(each.generation), ", ".join(dict.fromkeys(each.hosts)), each.cause] for each in record.past
         ]
         views.append(table_view(["Generation", "Hosts", "Ended because"], rows))
-    text = "\n\n".join(view.text for view in views).lstrip("\n")  # the facts have no heads
+    text = "\n\n".join(view.text for view in views).lstrip("\n")  # the first table has empty heads
     return View(text, "".join(view.html for view in views))
 
 
@@ -184,7 +184,7 @@ def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
 
 
 def explain_view(rows: Sequence[PlacementRow]) -> View:
-    """Tell which worker would read what, and from where."""
+    """Show the partitions that each worker would read, and from which host."""
     if not rows:
         return message_view("The cache is replicated: one worker reads all of it from its own host.")
     head = ["Host", "Node", "Worker", "Partitions", "Rows", "Share", "Bytes read locally"]
@@ -204,7 +204,7 @@ def explain_view(rows: Sequence[PlacementRow]) -> View:
 
 
 def explain_as_json(planned: Plan) -> dict[str, Any]:
-    """Return what programs are told of who would read what."""
+    """Return the planned workers and their partitions for JSON output."""
     workers = [
         {
             "worker": row.worker,
@@ -226,7 +226,7 @@ def _short(ranges: str) -> str:
 
 
 def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return what programs are told of a diagnosis."""
+    """Return a diagnosis for JSON output."""
     return {
         "healthy": diagnosis.is_healthy,
         "seconds": round(diagnosis.seconds, 3),
@@ -244,7 +244,7 @@ def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def diagnosis_view(diagnosis: Diagnosis) -> View:
-    """List what was looked at, and below it what to do about each fault."""
+    """List all checks, and below them a fix for each fault."""
     checks = diagnosis.checks
     table = table_view(
         ["Host", "Check", "State", "Found"],
@@ -263,6 +263,6 @@ def diagnosis_view(diagnosis: Diagnosis) -> View:
 
 
 def _host_once(checks: Sequence[Check], place: int) -> str:
-    """Name a host where its checks begin."""
+    """Return the host of a check if it is the first check of that host, else an empty text."""
     host = checks[place].host
     return "" if place and checks[place - 1].host == host else host or "all"

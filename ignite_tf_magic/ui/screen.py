@@ -1,4 +1,4 @@
-"""Screens on which commands show their answers: a shell's terminal or a notebook's cell. What both do alike is here."""
+"""Defines the screens on which commands show their answers, in shells and notebooks, and their shared functions."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _BAR_AFTER_S = 2.0
 
 
 class OutputStream(Protocol):
-    r"""Takes the joined output of workers while a run is followed.
+    r"""A destination for the merged output of workers while a person follows a run.
 
     Attributes:
-        is_rewritable: Whether "\r" brings the writer back to the beginning of the line.
-        rewriting_interval_s: How long a line stands at least before it is rewritten.
+        is_rewritable: Whether "\r" returns to the beginning of the line, to rewrite it.
+        rewriting_interval_s: The minimum time between two rewrites of a line.
     """
 
     is_rewritable: bool
     rewriting_interval_s: float
 
     def write(self, text: str) -> None:
-        """Write at once; may block, so that a flood arrives whole."""
+        """Write at once; may block to limit the rate, so that no output is lost."""
 
 
 class RunView(Protocol):
-    """Where a run is seen while it is followed, and before, while it is being started. One thread uses it.
+    """A view of a run while it starts and while a person follows it. Only one thread may use it.
 
     Attributes:
         is_rewritable: Whether an unfinished line can be rewritten.
-        is_left: Whether the person wants to watch no longer.
-        tells_where: Whether it tells by itself which run it is, and where that runs.
-        tells_failures_once: Whether a traceback is left out of the output that the end of the run tells.
+        is_left: Whether the person has stopped watching.
+        tells_where: Whether the view itself shows the run's id and hosts.
+        tells_failures_once: Whether the output omits a traceback that the end of the run shows.
     """
 
     tells_where: bool
@@ -54,32 +54,32 @@ class RunView(Protocol):
     is_left: bool
 
     def busy(self, words: str) -> AbstractContextManager[None]:
-        """Show what is done while there is no run yet, and for how long."""
+        """Show `words`, and for how long they have applied, while there is no run yet."""
 
     def keep_watching(self) -> None:
-        """Offer no way to leave before the run has ended."""
+        """Do not let the person stop watching before the run has ended."""
 
     def begin(self, run: TrainingRun) -> None:
-        """The run is there."""
+        """Set the run that the view shows."""
 
     def write(self, output: LiveOutput) -> None:
-        """Show what workers have written since; may block, so that a flood is not lost, or leave its middle out."""
+        """Show the new output of workers. May block to limit the rate, or omit the middle of very much output."""
 
     def show(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
-        """Show where the run stands, and what its training has told."""
+        """Show the progress of the run and the records of its training."""
 
     def close(self, output: LiveOutput, progress: Progress, records: Sequence[TrainingRecord]) -> None:
-        """Show all that is left; what is seen then stays."""
+        """Show the remaining output and the final state, which stays visible."""
 
 
 class Screen(Protocol):
-    """Where a command's answers are shown.
+    """A place that shows a command's answers.
 
     Attributes:
         command_name: How a person types our command there.
-        outlives_commands: Whether this process goes on when a command has ended, as a notebook's kernel does. It may
-            own runs then, and a mount must not keep it.
-        last_lines: How many lines of a log are shown when nobody says how many; None: all.
+        outlives_commands: Whether this process continues after a command, as a notebook's kernel does. Such a process
+            may own runs, and a mount must not block it.
+        last_lines: The default number of log lines to show; None shows all.
     """
 
     command_name: str
@@ -93,80 +93,80 @@ class Screen(Protocol):
         """Print a line of the answer."""
 
     def note(self, line: str) -> None:
-        """Print a line beside the answer."""
+        """Print a line that accompanies the answer."""
 
     def write(self, data: memoryview) -> None:
         """Print the content of a file."""
 
     def show_end(self, view: View) -> None:
-        """Show how a run that was followed has ended."""
+        """Show how a followed run has ended."""
 
     def show_picture(
         self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
     ) -> None:
-        """Show a picture where pictures can be shown; elsewhere it is not drawn.
+        """Show a picture if the screen can; otherwise do not draw it.
 
         Args:
-            draw: Gives it as PNG; None when there is nothing to see.
-            series: What an interactive chart in its place draws.
+            draw: Returns the picture as a PNG, or None if there is nothing to draw.
+            series: Returns the data of an interactive chart, which replaces the picture where possible.
         """
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
-        """Show a TensorBoard, or say where it is."""
+        """Show a TensorBoard or its URL."""
 
     def write_cell(self, words: Sequence[str], script: str) -> None:
-        """Hand over a script: as a cell that begins with our command, where there are cells.
+        """Show a script, in a notebook as a new cell that begins with our command.
 
         Args:
-            words: The command behind our name, which starts the script.
+            words: The command that starts the script, without our command's name.
             script: The script.
         """
 
     def show_panel(self) -> None:
-        """Show the runs, and go on showing them as they are."""
+        """Show the panel of runs, and keep it up to date."""
 
     def keep(self, value: Any, name: str | None, what: str | None) -> None:
-        """Hand a value to the person: as a variable or a file of that name, else as the command's answer.
+        """Keep a value as a variable or file with this name; without a name, make it the command's answer.
 
-        `what` says what it is; None says nothing.
+        `what` describes the value to the person; None shows no description.
 
         Raises:
-            ConfigError: It cannot be kept there.
+            ConfigError: The value cannot be kept under this name.
         """
 
     def show_rows(self, frame: Callable[[], Any], view: View) -> None:
-        """Show rows: a DataFrame where it can be gone on with, else the table, for which no DataFrame is made."""
+        """Show rows: in a notebook as the DataFrame that `frame` returns, elsewhere as the table `view`."""
 
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return variables of the person's.
+        """Return the person's variables with these names.
 
         Raises:
-            ConfigError: There are none of these names.
+            ConfigError: A variable does not exist.
         """
 
     def copying(self) -> AbstractContextManager[CopyProgress | None]:
-        """Show how far copying files has come."""
+        """Show the progress of copying files."""
 
     def loading(self, cache: str) -> AbstractContextManager[LoadProgress | None]:
-        """Show how far loading rows has come."""
+        """Show the progress of loading rows."""
 
     def querying(self) -> AbstractContextManager[QueryProgress]:
-        """Show that a statement goes on, and how many rows of it have come."""
+        """Show that a statement runs, and how many of its rows have been fetched."""
 
     def stream(self) -> OutputStream:
-        """Open the place for the output of workers."""
+        """Open a stream for the output of workers."""
 
     def run_view(self, *, with_chart: bool = True) -> RunView:
-        """Open the place where a run is followed."""
+        """Open a view in which to follow a run."""
 
 
 def say_json(screen: Screen, value: Any) -> None:
-    """Print an answer for programs."""
+    """Print an answer as JSON."""
     screen.say(json.dumps(value, indent=1))
 
 
 def say_outcome(screen: Screen, outcome: Any, *, as_json: bool) -> None:
-    """Print what came of something, a dataclass that is a sentence as text."""
+    """Print an outcome, a dataclass whose `str` is a sentence."""
     if as_json:
         say_json(screen, dataclasses.asdict(outcome))
     else:
@@ -175,7 +175,7 @@ def say_outcome(screen: Screen, outcome: Any, *, as_json: bool) -> None:
 
 @contextmanager
 def bytes_bar(console: Any) -> Iterator[CopyProgress]:
-    """Show how far copying files has come, when it takes more than two seconds; `console` is one of rich."""
+    """Show the progress of copying files if it takes more than two seconds; `console` is a rich console."""
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -188,7 +188,7 @@ def bytes_bar(console: Any) -> Iterator[CopyProgress]:
 
 @contextmanager
 def rows_bar(console: Any, cache: str) -> Iterator[LoadProgress]:
-    """Show how many rows of a cache are loaded, when it takes more than two seconds; `console` is one of rich."""
+    """Show the progress of loading rows if it takes more than two seconds; `console` is a rich console."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
@@ -199,7 +199,7 @@ def rows_bar(console: Any, cache: str) -> Iterator[LoadProgress]:
 
 @contextmanager
 def rows_counter(console: Any) -> Iterator[QueryProgress]:
-    """Show that a statement takes more than two seconds, and how many rows of it are here; `console` is one of rich."""
+    """Show the number of fetched rows if a statement takes more than two seconds; `console` is a rich console."""
     from rich.progress import SpinnerColumn, TimeElapsedColumn
 
     began = "the cluster works on the statement; an interrupt ends it there, too"
@@ -211,9 +211,12 @@ def rows_counter(console: Any) -> Iterator[QueryProgress]:
 def _shown_after_a_while(
     console: Any, columns: Sequence[Any], description: str = ""
 ) -> Iterator[Callable[..., None]]:
-    """Show one task's progress from the third second on, where it can be rewritten; yields what updates the task.
+    """Show the progress of one task after two seconds, if the console can rewrite lines.
 
-    By a thread of its own: what is waited for may not tell anything for long.
+    A separate thread shows it, because the task may not report anything for a long time.
+
+    Yields:
+        A function that updates the task.
     """
     from rich.progress import Progress
 

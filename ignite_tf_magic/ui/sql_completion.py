@@ -1,11 +1,11 @@
-"""What may come next in a SQL statement: words, tables, their columns. Pure."""
+"""Completes a SQL statement with keywords, tables and their columns. Pure functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
-# A name, or the beginning of one, whose quotation may still be open; with those of its schema or table before it.
+# A name or the beginning of one, perhaps with an open quote, after the names of its schema or table.
 _PART = r'(?:"(?:[^"]|"")*"?|\w+)'
 _TOKEN = re.compile(rf"(?:{_PART}\.)*{_PART}?$")
 _CLOSED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*\n|/\*.*?\*/""", re.DOTALL)
@@ -44,23 +44,23 @@ _KEYWORDS = (
 
 
 def beginning_of_word(before: str) -> str:
-    """Return what is typed of the name or word at the end of a text."""
+    """Return the unfinished name or word at the end of a text."""
     found = _TOKEN.search(before)
     return found[0] if found else ""
 
 
 def sql_candidates(before: str, after: str, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return what may stand in place of the word at the end of `before`.
+    """Return the candidates for the word at the end of `before`.
 
     Args:
-        before: The statement up to there.
-        after: The rest of it, which may say of which tables it is.
-        tables: The columns of each table; all names as a statement has them.
+        before: The statement up to the cursor.
+        after: The rest of the statement, which may name its tables.
+        tables: The columns of each table; all names as they are written in SQL.
 
     Returns:
-        First what fits best. Names without quotes are written as the word is: small where that is.
+        The candidates, best first. Those without quotes are in lower case if the typed word is.
     """
-    if _OPEN.search(_CLOSED.sub(" ", before)):  # a string or a comment goes on
+    if _OPEN.search(_CLOSED.sub(" ", before)):  # the cursor is in a string or a comment
         return []
     word = beginning_of_word(before)
     stem = before[: len(before) - len(word)]
@@ -86,13 +86,13 @@ def _at(stem: str, statement: str, tables: Mapping[str, Iterable[str]]) -> list[
 
 
 def _clause(words: list[str]) -> str:
-    """Return the last word that begins a part of a statement."""
+    """Return the last word that begins a clause of a statement."""
     clauses = {*_BEFORE_TABLES, "SELECT", "WHERE", "BY", "SET", "ON", "VALUES", "HAVING"}
     return next((word for word in reversed(words) if word in clauses), "")
 
 
 def _names(statement: str, table: str) -> bool:
-    """Tell whether a statement has a table's name in it, at least its last part."""
+    """Return whether a statement contains a table's name, at least without its schema."""
     bare = table.rpartition(".")[2]
     return bool(re.search(rf"(?<!\w){re.escape(bare)}(?!\w)", statement, 0 if '"' in bare else re.IGNORECASE))
 

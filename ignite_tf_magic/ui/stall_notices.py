@@ -1,4 +1,4 @@
-"""Lines that say why a run does not go on, for whoever watches it."""
+"""Reports why a run is stalled to the person who watches it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _UNDER_WAY = {RunState.FAILING: "is ending its workers", RunState.RESTARTING: "i
 
 
 def telling(run: Run, chunks: Iterable[OutputChunk], say: Callable[[str], None]) -> Iterator[OutputChunk]:
-    """Pass a run's output on; while there is none, say why the run does not go on.
+    """Yield a run's output unchanged; in its pauses, report why the run is stalled.
 
     Args:
-        run: Whose output it is.
-        chunks: The output, with chunks without text in its pauses.
-        say: Takes a line: once for each cause, when it has lasted for two seconds.
+        run: The run.
+        chunks: The output of the run, with empty chunks in pauses.
+        say: Shows a line. It is called once for each cause that has lasted for two seconds.
     """
     notices, looked = StallNotices(), float("-inf")
     for chunk in chunks:
@@ -31,7 +31,7 @@ def telling(run: Run, chunks: Iterable[OutputChunk], say: Callable[[str], None])
 
 
 class StallNotices:
-    """Knows which causes were told. Has no clock."""
+    """The causes that were already reported. Uses no clock."""
 
     def __init__(self) -> None:
         self._cause: str | None = None
@@ -39,7 +39,7 @@ class StallNotices:
         self._told: str | None = None
 
     def look(self, info: RunInfo, now: float) -> str | None:
-        """Return a line when there is something new to tell; `now` is in seconds of a monotonic clock."""
+        """Return a line if there is a new cause to report; `now` is in seconds of a monotonic clock."""
         cause = _cause(info)
         if cause != self._cause:
             self._cause, self._since = cause, now

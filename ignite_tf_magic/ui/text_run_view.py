@@ -1,4 +1,4 @@
-"""A run that is followed as text: a terminal, a log, a cell of a front end that shows nothing else."""
+"""Shows a followed run as text: in a terminal, a log, or a cell of a front end without widgets."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ if TYPE_CHECKING:
 
 
 class RunArea(Protocol):
-    """A place above the text that says where a run stands, and can show a picture of its training."""
+    """A place above the text for the progress of a run and a picture of its training."""
 
     def busy(self, words: str) -> None:
-        """Say what is done before there is a run."""
+        """Show what happens before there is a run."""
 
     def show(
         self, run: TrainingRun, progress: Progress, records: Sequence[TrainingRecord], *, is_last: bool
     ) -> None:
-        """Show where the run stands."""
+        """Show the progress of the run."""
 
 
 class TextRunView:
-    """Writes what workers write. Where a run stands is in its area, or else behind the last line of a terminal.
+    """A view that writes the output of workers as text, and shows the progress in an area or after the last line.
 
     Args:
-        stream: Takes the text.
-        area: A place of its own for where the run stands.
+        stream: The destination of the text.
+        area: A separate place for the progress; None shows it after the last line of a terminal.
     """
 
     tells_where = False
 
     def __init__(self, stream: OutputStream, area: RunArea | None = None) -> None:
-        self.tells_failures_once = area is not None  # else who keeps the text keeps all of it
+        # Without an area, the text may be saved as the only log, so it keeps all tracebacks.
+        self.tells_failures_once = area is not None
         self.is_rewritable = stream.is_rewritable
         self.is_left = False
         self._stream = stream
@@ -48,20 +49,20 @@ class TextRunView:
 
     @contextmanager
     def busy(self, words: str) -> Iterator[None]:
-        """Say so in the area; text has its own lines of what takes long."""
+        """Show `words` in the area, if there is one. Slow steps report lines of text themselves."""
         if self._area is not None:
             self._area.busy(words)
         yield
 
     def keep_watching(self) -> None:
-        """There is none."""
+        """Do nothing: a text view has no button to stop watching."""
 
     def begin(self, run: TrainingRun) -> None:
-        """The run is there."""
+        """Set the run that the view shows."""
         self._run = run
 
     def write(self, output: LiveOutput) -> None:
-        """Write all of it; what changes on the last line alone, now and then."""
+        """Write all complete lines at once, and changes of the last line from time to time."""
         if self._area is None:
             output.note(self._words)
         now = time.monotonic()
@@ -71,12 +72,12 @@ class TextRunView:
             self._rewritten_at = now
 
     def show(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
-        """Show where the run stands."""
+        """Show the progress of the run."""
         self._words = progress.words
         self._update(progress, records, is_last=False)
 
     def close(self, output: LiveOutput, progress: Progress, records: Sequence[TrainingRecord]) -> None:
-        """Write what is left."""
+        """Write the remaining output."""
         self._stream.write(output.finish())
         self._update(progress, records, is_last=True)
 

@@ -1,1 +1,1 @@
-"""Each command once: its words, what it calls of `session`, what it shows on a screen of either kind."""
+"""The commands of both shells and notebooks: their arguments, their calls of `session`, and their output."""

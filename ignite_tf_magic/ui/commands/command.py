@@ -1,4 +1,4 @@
-"""A command, and the parser of a table of them. A notebook's parser and a shell's differ in how they fail only."""
+"""Defines a command and the parser of commands. The parsers of notebooks and shells differ only in how they fail."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _no_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reads words, and says of one that nobody knows which was likely meant."""
+    """A parser that suggests a known word in place of an unknown one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Read words; an option that is not known ends the reading here, where those that are known are at hand."""
+        """Parse words; fail on an unknown option in this subparser, which has the options to suggest."""
         known, left = super().parse_known_args(args, namespace)
         options = [word for word in left if word.startswith("-")]
         if options:
@@ -35,7 +35,7 @@ class CommandParser(argparse.ArgumentParser):
         return known, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is none of those that may stand here."""
+        """Fail on a value that is not one of the choices, with a suggestion if it is a command."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             self._fail_on(str(value), "command", action.choices)
         super()._check_value(action, value)
@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Fills paragraphs, and leaves lines that are indented as they are."""
+    """A formatter that fills paragraphs, and leaves indented lines unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.split("\n")
@@ -64,14 +64,14 @@ class Command:
     """One command.
 
     Attributes:
-        name: What a person types; of two words where it belongs to a group.
-        summary: What it does, in a line.
-        act: Does it; returns an exit code where 0 would not be true.
-        add_arguments: Adds what only this command knows.
-        epilog: What its help says at the end.
-        example: What may stand behind its name; of several, each on a line.
-        of_cluster: It takes a configuration file, and a way to the cluster.
-        has_json: It can answer as JSON.
+        name: The words that a person types; two words if the command belongs to a group.
+        summary: A line that says what the command does.
+        act: Runs the command; returns an exit code, or None for 0.
+        add_arguments: Adds the arguments of this command.
+        epilog: The text at the end of the command's help.
+        example: Example arguments; several examples are on a line each.
+        of_cluster: Whether the command has the options --config and --via.
+        has_json: Whether the command has the option --json.
     """
 
     name: str
@@ -86,11 +86,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What commands of two words have in common.
+    """A group of commands with the same first word.
 
     Attributes:
-        summary: What they are about.
-        epilog: What the group's help says at the end.
+        summary: A line that says what the commands are about.
+        epilog: The text at the end of the group's help.
     """
 
     summary: str
@@ -100,7 +100,7 @@ class Group:
 def add_commands(
     parser: argparse.ArgumentParser, commands: Iterable[Command], groups: Mapping[str, Group]
 ) -> None:
-    """Give a parser the commands; what it reads has the chosen one as `command`."""
+    """Add the commands to a parser, whose results have the chosen command as `command`."""
     kind = type(parser)
     listed = list(commands)
     top = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
@@ -129,7 +129,7 @@ def _add(commands: Any, name: str, command: Command) -> None:
 def add_common_options(
     parser: argparse.ArgumentParser, *, of_cluster: bool = True, has_json: bool = True
 ) -> None:
-    """Add what most commands know."""
+    """Add the options that most commands share."""
     if of_cluster:
         add_config_options(parser)
     if has_json:
@@ -149,7 +149,7 @@ def _parser(commands: Any, name: str, summary: str, epilog: str) -> argparse.Arg
 
 
 def read(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """Read the words of one command with a parser that `add_commands` has made."""
+    """Parse the words of one command with a parser to which `add_commands` has added the commands."""
     options = parser.parse_args(list(words))
     if finish := getattr(options, "finish", None):
         finish(options, words)
@@ -157,6 +157,6 @@ def read(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Name
 
 
 def flags(parser: argparse.ArgumentParser, *named: Sequence[str]) -> None:
-    """Add options without a value: for each its names, then what it does."""
+    """Add options without a value; each is given by its names and then its help text."""
     for *names, what in named:
         parser.add_argument(*names, action="store_true", help=what)

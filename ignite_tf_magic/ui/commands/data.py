@@ -1,4 +1,4 @@
-"""`load`, `caches` and `sql`: data of the cluster."""
+"""`load`, `pack`, `caches` and `sql`: commands for the data of the cluster."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _pack(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _source(name: str, screen: Screen) -> Any:
-    """Return what is to be loaded: a notebook's variable, where neither a file nor a data set has the name."""
+    """Return the source: a notebook's variable if no file or data set has the name, or else the name."""
     if is_source(name) or not screen.outlives_commands or not name.isidentifier():
         return name
     try:
@@ -151,10 +151,10 @@ def _sql(options: argparse.Namespace, screen: Screen) -> None:
 
 
 class ShowRows(Protocol):
-    """Shows the rows of a statement; `is_last` of the last one that gives any."""
+    """A function that shows the rows of a statement."""
 
     def __call__(self, result: QueryResult, *, is_last: bool) -> None:
-        """Show them."""
+        """Show the rows; `is_last` is whether this is the last statement that returns rows."""
 
 
 def run_statements(
@@ -163,11 +163,11 @@ def run_statements(
     screen: Screen,
     show: ShowRows,
 ) -> None:
-    """Run SQL statements with their arguments one after the other, and tell what came of each.
+    """Run SQL statements with their arguments in order, and show the result of each.
 
     Raises:
-        ConfigError: Rows are to be kept, and no statement gives any.
-        QueryError: A statement was refused; those before it were carried out.
+        ConfigError: `options.output` is set, but no statement returns rows.
+        QueryError: A statement failed; the statements before it have taken effect.
     """
     asking = [number for number, (statement, _) in enumerate(statements) if gives_rows(statement)]
     if options.output and not asking:
@@ -192,7 +192,7 @@ def run_statements(
 
 
 def rows_as_json(result: QueryResult) -> list[dict[str, object]]:
-    """Return rows by the names of their columns, for JSON."""
+    """Return each row as a dictionary by column name, for JSON output."""
     names = [column.name for column in result.columns]
     return [dict(zip(names, map(scalar_as_json, row), strict=True)) for row in result.rows]
 
@@ -320,7 +320,7 @@ def _add_sql(sql: argparse.ArgumentParser) -> None:
 
 
 def add_sql_options(sql: argparse.ArgumentParser) -> None:
-    """Add what `%ignite_sql` knows as well, where parameters are variables."""
+    """Add the options that `sql` shares with `%ignite_sql`, whose parameters are notebook variables."""
     sql.add_argument(
         "--limit",
         type=whole,

@@ -1,4 +1,4 @@
-"""`fs ...`: files in igfs."""
+"""`fs ...`: commands for files in igfs."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ _RECURSIVE = ("-r", "--recursive", "directories with all that is in them")
 
 
 def _paths(count: str, default: str | None = None, *named: tuple[str, ...]) -> Add:
-    """Return what adds PATH, so many, and options without a value."""
+    """Return a function that adds PATH with this `nargs`, and options without a value."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("path", nargs=count, default=[default], metavar="PATH")
@@ -184,7 +184,7 @@ def _paths(count: str, default: str | None = None, *named: tuple[str, ...]) -> A
 
 
 def _words(*words: tuple[str, str, str | None], named: tuple[tuple[str, ...], ...] = ()) -> Add:
-    """Return what adds words, each as (name, how it is shown, how many), and options without a value."""
+    """Return a function that adds arguments, each as (name, metavar, nargs), and options without a value."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         for name, shown, count in words:

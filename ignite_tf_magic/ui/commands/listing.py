@@ -1,4 +1,4 @@
-"""`ps`: the command that is typed most, in a module of its own, so that it loads little."""
+"""`ps`: lists runs. People type it most, so its separate module imports little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ignite_tf_magic.ui.screen import Screen, say_json
 
 
 def note_kept(screen: Screen) -> None:
-    """Say which processes of ended runs hold memory of this machine."""
+    """Report how many processes of ended runs hold memory on this machine."""
     count, num_bytes = kept_ready()
     if count:
         processes = "process waits" if count == 1 else "processes wait"

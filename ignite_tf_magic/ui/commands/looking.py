@@ -1,4 +1,4 @@
-"""`columns`, `sample` and `profile`: a cache before a training."""
+"""`columns`, `sample`, `draft` and `profile`: commands that examine a cache before a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`local up`, `local status`, `local down` and `demo`: Ignite nodes on this machine."""
+"""`local up`, `local status`, `local down` and `demo`: commands for Ignite nodes on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ignite_tf_magic.ui.screen import Screen, say_json
 
 
 def notes_on(session: Session, screen: Screen) -> list[str]:
-    """Tell how to stop the nodes, when they are embedded ones."""
+    """Return a note on how to stop the session's nodes, if they are embedded."""
     cluster = session.embedded_cluster
     if cluster is None:
         return []

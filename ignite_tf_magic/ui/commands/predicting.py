@@ -1,4 +1,4 @@
-"""`predict`: a model's outputs for all rows of a cache, in another."""
+"""`predict`: writes a model's outputs for all rows of a cache to another cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _predict(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _model(name: str, screen: Screen) -> Any:
-    """Return the model: a notebook's variable, where the name is that of one, else the name of a file."""
+    """Return the model: a notebook's variable with this name, or else the name, which is that of a file."""
     if not screen.outlives_commands or not name.isidentifier():
         return name
     try:

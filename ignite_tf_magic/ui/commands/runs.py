@@ -1,4 +1,4 @@
-"""`attach`, `resume`, `describe`, `stop`, `logs`, `history`, `model`, `prune`, `panel`, `doctor`."""
+"""Commands for runs: `attach`, `resume`, `describe`, `stop`, `logs`, `history`, `model`, `prune`, `panel`, `doctor`."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ from ignite_tf_magic.ui.run_views import (
 from ignite_tf_magic.ui.screen import Screen, say_json
 
 _LAST_EPOCHS = 10
-_MOST_LINES = 8  # that a picture can show apart
+_MOST_LINES = 8  # the number of lines that a reader can tell apart in a picture
 
 
 def _meant(options: argparse.Namespace, screen: Screen, *, or_newest: bool = False) -> str:
-    """Return what was written of a run's id, else the id of the only run that can be meant."""
+    """Return the typed run id, which may be shortened, or else the id that `_only` returns."""
     return str(_only(options, screen, or_newest=or_newest) if options.run is None else options.run)
 
 
 def _only(options: argparse.Namespace, screen: Screen, *, or_newest: bool) -> str:
-    """Return the id of the only run that can be meant, and tell which that is."""
+    """Return the id of the only run that `session.only_run` finds, and report which run it is."""
     info = only_run(or_newest=or_newest, config=options.config, via=options.via)
-    # What goes on changes, and a notebook keeps what it is told.
+    # Name the run: the choice changes over time, and a notebook keeps this output.
     screen.note(f"run {info.id}" + (f", {info.state.value}" if info.state.has_ended else ""))
     return info.id
 
@@ -103,7 +103,7 @@ def _describe(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _parameters(run: TrainingRun) -> dict[str, Any]:
-    """Return what a run was given; none while no node answers: who looks at a run is told the rest."""
+    """Return the parameters of a run; none while no node answers, so that the other details can be shown."""
     try:
         return run.parameters
     except ConnectionFailed:
@@ -183,7 +183,7 @@ def _history(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _runs_of(options: argparse.Namespace, screen: Screen) -> list[TrainingRun]:
-    """Return the runs that were named; else those with all of the tags, the newest last; else the only one."""
+    """Return the named runs, or else the runs with all of the tags, newest last, or else the only run."""
     names = list(options.run)
     if not names and (options.tags or options.best):
         listed = list_runs(include_ended=True, config=options.config, via=options.via)

@@ -1,4 +1,4 @@
-"""`start`: a script or a command on workers beside the data."""
+"""`start`: runs a script or a command on workers beside the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ignite_tf_magic.ui.screen import RunView, Screen, say_json
 
 _SURVIVES_S = 600
 _BEGINNING = "connecting to the cluster, and placing workers beside its data"
-WARM_S = 600.0  # in a notebook, where the next run comes soon
+WARM_S = 600.0  # for notebooks, which often start another run soon
 
 
 def _start(options: argparse.Namespace, screen: Screen) -> None:
@@ -79,7 +79,7 @@ def _follow(
         if options.json:
             say_json(screen, run_as_json(info))
         elif not screen.outlives_commands:
-            screen.say(run.id)  # alone on standard output, for scripts
+            screen.say(run.id)  # the only line on standard output, for scripts
         return
     follow(run, screen, notes=notes, as_json=options.json, view=view)
 
@@ -89,7 +89,7 @@ def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
         options.cache,
         args=options.args,
         push=screen.variables([name.strip() for name in (options.push or "").split(",") if name.strip()]),
-        # Who starts a run from a shell goes away; its hosts answer for it, unless this process has to carry its bytes.
+        # A shell's process ends early, so the hosts own its runs. With --tunnel, this process carries the traffic.
         detach=options.detach or not (options.tunnel or (screen.outlives_commands and not options.job)),
         warm_s=WARM_S if screen.outlives_commands else 0.0,
         **(_command(options, screen) if options.job else _script(options)),
@@ -123,7 +123,7 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
                 "start needs what to run: JOB_DIR and JOB_CMD behind CACHE_NAME, as in `start DIGITS . python "
                 "train.py`; or --script FILE; in a notebook a cell: %%ignite_tf start CACHE, and the script below it"
             )
-        return {"script": f"\n{options.cell}" if options.cell else ""}  # its lines are numbered as the cell's
+        return {"script": f"\n{options.cell}" if options.cell else ""}  # line numbers equal those of the cell
     if options.cell and options.cell.strip():
         raise ConfigError("the cell and --script FILE are both a script; leave one out")
     try:
@@ -174,9 +174,9 @@ def _add_options(start: argparse.ArgumentParser) -> None:
 def _read_job(
     behind_cache: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]
 ) -> None:
-    """Take options out of the words behind CACHE_NAME, and what follows --, which are a script's arguments."""
+    """Parse the options after CACHE_NAME, and take the words after -- as the script's arguments."""
     if options.job == list(words[words.index("--") + 1 :] if "--" in words else ()):
-        options.args, options.job = tuple(options.job), []  # argparse has left out the -- behind CACHE_NAME
+        options.args, options.job = tuple(options.job), []  # argparse has removed the -- after CACHE_NAME
     elif options.job and options.job[0].startswith("-") and options.job[0] != "--":
         given, options.job = options.job, []
         behind_cache.parse_args(given, options)

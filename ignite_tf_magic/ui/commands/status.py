@@ -1,4 +1,4 @@
-"""`status`, and our command alone: how things stand, and what to try next."""
+"""`status`, also the default command: shows the state of the cluster and the runs, and suggests next commands."""
 
 from __future__ import annotations
 

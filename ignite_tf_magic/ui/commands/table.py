@@ -1,4 +1,4 @@
-"""All commands, and the parser that reads them."""
+"""Lists all commands, and creates the parser for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from ignite_tf_magic.ui.commands.command import Command, CommandParser, Group, add_commands, read
 from ignite_tf_magic.ui.options import VERSION, add_version
 
-# By their modules, as help lists them: only the module of the wanted one is loaded.
+# The commands by module, in the order of the help text. Only the module of the wanted command is imported.
 NAMES_IN = {
     "status": "status",
     "starting": "start",
@@ -23,14 +23,14 @@ NAMES_IN = {
     "files": "fs",
     "nodes": "local demo",
 }
-# Words for people who know the commands of a system.
+# Aliases for people who know system commands of these names.
 _SHORT = {"mount": ("fs", "mount"), "unmount": ("fs", "unmount"), "top": ("panel",)}
 
 Parser = TypeVar("Parser", bound=CommandParser)
 
 
 def commands(first: str = "") -> tuple[tuple[Command, ...], dict[str, Group]]:
-    """Return the commands, or those alone that come with the one that this word begins; and their groups by name."""
+    """Return the commands of the module that has the command word `first`, or all, and their groups by name."""
     wanted = [module for module, names in NAMES_IN.items() if first in names.split()]
     found = [import_module(f"ignite_tf_magic.ui.commands.{module}") for module in wanted or NAMES_IN]
     grouped = {
@@ -40,12 +40,12 @@ def commands(first: str = "") -> tuple[tuple[Command, ...], dict[str, Group]]:
 
 
 def make_parser(kind: type[Parser], name: str, words: Sequence[str] = ()) -> Parser:
-    """Make the parser of all commands.
+    """Create the parser of the commands.
 
     Args:
-        kind: How it fails: as argparse does, by ending the process, or as a notebook does.
+        kind: The parser's class, which decides whether errors end the process or raise exceptions.
         name: How a person types our command.
-        words: Those that it is to read: it knows the commands alone that the first of them may mean.
+        words: The words to parse. The parser has only the commands in the module of the first word, or all if unknown.
     """
     words = _in_full(words)
     parser = kind(
@@ -55,15 +55,15 @@ def make_parser(kind: type[Parser], name: str, words: Sequence[str] = ()) -> Par
         "them it is one of Ignite nodes on this machine, started when needed.",
     )
     add_version(parser)
-    if words[:1] not in [[each] for each in VERSION]:  # which needs none of what commands import
+    if words[:1] not in [[each] for each in VERSION]:  # --version needs none of the commands' imports
         add_commands(parser, *commands(words[0]))
     return parser
 
 
 def read_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace | None:
-    """Read a command, which is `command` of the answer; None when only help was wanted, which is printed.
+    """Parse a command; print help and return None if the words only ask for help.
 
-    Without a word the command is `status`.
+    The attribute `command` of the result is the `Command`. Without words, it is `status`.
     """
     words = _in_full(words)
     if words == ["help"]:

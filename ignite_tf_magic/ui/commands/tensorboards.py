@@ -1,4 +1,4 @@
-"""`tensorboard`: TensorBoards for runs."""
+"""`tensorboard`: opens, lists and stops TensorBoards for runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The notebook: magics and widgets, thin views of `session` that take no decisions."""
+"""The notebook's magics and widgets: a thin layer above `session` without logic of its own."""

@@ -1,4 +1,4 @@
-"""The words after `%ignite_tf`, read with argparse. Does nothing but read."""
+"""Parses the line of `%ignite_tf` with argparse."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _QUOTED_OR_COMMENT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!\S)#""")
 
 
 def parse_line(line: str) -> argparse.Namespace | None:
-    """Read a line; None when it asked for help only, which is printed.
+    """Parse a line; print help and return None if the line only asks for help.
 
-    `command` of the answer is the `Command`.
+    The attribute `command` of the result is the `Command`.
 
     Raises:
-        ConfigError: The line cannot be understood; the error shows the usage.
+        ConfigError: The line is not valid; the error shows the usage.
     """
     try:
         words = shlex.split(_without_comment(line))
@@ -34,23 +34,23 @@ def parse_line(line: str) -> argparse.Namespace | None:
 
 
 def _without_comment(line: str) -> str:
-    """Leave out what stands behind a # that begins a word outside of quotes, as shells do."""
+    """Remove a comment, which begins as in shells with a # at the start of a word outside of quotes."""
     found = (each for each in _QUOTED_OR_COMMENT.finditer(line) if each[0] == "#")
     comment = next(found, None)
     return line if comment is None else line[: comment.start()]
 
 
 class _HelpShown(Exception):
-    """--help, or --version, has printed its text."""
+    """The signal that --help or --version has printed its text."""
 
 
 class NotebookParser(CommandParser):
-    """Raises instead of ending the process, which is the kernel."""
+    """A command parser that raises errors instead of ending the process, which is the kernel."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what cannot be read, and how it is written."""
+        """Raise a `ConfigError` with the message and the usage."""
         raise ConfigError(f"{message}\n{self.format_usage().strip()}")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:  # noqa: ARG002
-        """End the reading."""
+        """Raise `_HelpShown` to end the parsing."""
         raise _HelpShown

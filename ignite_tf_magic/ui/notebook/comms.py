@@ -1,6 +1,7 @@
-"""What front ends and widgets send each other while a cell is busy.
+"""Lets widgets and front ends exchange messages while a cell is busy.
 
-Front ends are heard at once, where kernel and front end know subshells; and they hear that the kernel is there.
+If both the kernel and the front end support subshells, the kernel handles messages at once. Widgets also send
+heartbeats, which show the front end that the kernel is alive.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ _BEAT_INTERVAL_S = 5.0
 
 
 def hear_while_busy(*widgets: Any) -> None:
-    """Have messages of front ends handled in the subshell to which they are sent.
+    """Make the kernel handle messages to these widgets in the subshell to which the front end sends them.
 
-    ipykernel 7.4 hands them to the shell that has used the widget last: to the one whose cell is busy. Front ends that
-    know subshells, as JupyterLab from 4.4 on, send them to another; others are heard when the cell has ended.
+    ipykernel 7.4 passes them to the shell that used the widget last, whose cell is busy. Front ends with subshells,
+    such as JupyterLab from 4.4 on, send them to another one. Messages of other front ends wait for the cell's end.
     """
     for widget in widgets:
         widget.comm._reply_subshell_for = _as_sent
 
 
 def beat(widget: Any, ended: threading.Event) -> None:
-    """Let the front end hear, until it has ended, that its kernel is there: `connection.js` waits for it."""
+    """Send heartbeats, which `connection.js` expects, until `ended` is set or the widget is closed."""
 
     def go_on() -> None:
-        while (comm := widget.comm) is not None:  # closing a widget takes its comm away
+        while (comm := widget.comm) is not None:  # closing a widget removes its comm
             comm.send({"method": "custom", "content": _ALIVE})
             if ended.wait(_BEAT_INTERVAL_S):
                 return

@@ -1,4 +1,4 @@
-"""Tab behind `%ignite_tf` and in `%%ignite_sql`: what may come next."""
+"""Completes lines of `%ignite_tf` and cells of `%%ignite_sql`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARAMETER = re.compile(r"(?<!:):(\w*)$")
 
 
 def register_completion(shell: Any) -> None:
-    """Have IPython's completer, and the front ends that ask it, know our magics."""
+    """Register completion of our magics with IPython's completer, which front ends use."""
     from IPython.core.completer import context_matcher
 
     @context_matcher()  # type: ignore[untyped-decorator]
@@ -44,12 +44,12 @@ def register_completion(shell: Any) -> None:
 def _words(line: str) -> dict[str, Any]:
     """Complete a line of `%ignite_tf`.
 
-    Names of others that are more than a word are left out: IPython runs what stands in braces or behind a dollar.
+    Omits names that need quoting: others may have chosen them, and IPython evaluates text in braces or after a $.
     """
     beginning = line[max(line.rfind(" "), line.rfind("\t")) + 1 :]
     try:
         words = shlex.split(line[: len(line) - len(beginning)].partition("ignite_tf")[2])
-    except ValueError:  # a quotation that is not at its end
+    except ValueError:  # an open quote
         return {"completions": []}
     found = candidates(words, beginning)
     return _result([word for word in found.words if shlex.quote(word) == word], beginning, not found.or_files)
@@ -67,7 +67,7 @@ _known: tuple[float, dict[str, tuple[str, ...]]] = float("-inf"), {}
 
 
 def _tables() -> dict[str, tuple[str, ...]]:
-    """List tables with their columns; asks again after some seconds: who types presses Tab often."""
+    """Return tables with their columns, cached for some seconds because people press Tab often."""
     global _known
     if time.monotonic() - _known[0] > _KNOWN_S:
         _known = time.monotonic(), columns_of_tables()
@@ -75,7 +75,7 @@ def _tables() -> dict[str, tuple[str, ...]]:
 
 
 def _result(words: list[str], fragment: str, is_whole: bool) -> dict[str, Any]:
-    """Make an answer of IPython's protocol; `is_whole` says that nobody else knows more, as of files."""
+    """Return a result for IPython; `is_whole` suppresses the results of other matchers, such as file names."""
     from IPython.core.completer import SimpleCompletion
 
     return {

@@ -1,4 +1,4 @@
-"""The end of a kernel that is asked to end: it leaves its runs to the next one at once."""
+"""Releases a kernel's runs to the next kernel as soon as the kernel is asked to shut down."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from ignite_tf_magic import session
 
 
 def let_go_at_shutdown(kernel: Any) -> None:
-    """Have runs let go of when a kernel is asked to end, not when it does: a stuck cell keeps it, and SIGTERM follows.
+    """Make a kernel release its runs at the shutdown request, not at its end.
 
-    `do_shutdown` is what ipykernel has its kernels override. It is called beside the busy cell, on the control thread.
+    A stuck cell can delay the end, and then SIGTERM follows. ipykernel calls `do_shutdown`, which subclasses may
+    override, on the control thread while a cell is busy.
     """
     shut_down = getattr(kernel, "do_shutdown", None)
-    if shut_down is None:  # no kernel, or not ipykernel's
+    if shut_down is None:  # there is no kernel, or it is not from ipykernel
         return
 
     def do_shutdown(restart: bool) -> Any:

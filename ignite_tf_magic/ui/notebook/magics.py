@@ -1,6 +1,6 @@
-"""`%ignite_tf`, `%%ignite_tf start` and `%%ignite_sql`: a line or a cell in, a command carried out, its outcome shown.
+"""The magics `%ignite_tf`, `%%ignite_tf start` and `%%ignite_sql`, which run commands and show their outcome.
 
-Only here do errors of this package become short messages; whoever calls `session` gets exceptions.
+Only the magics shorten this package's errors to messages; callers of `session` get exceptions.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def _import_ahead() -> None:
-    """Import what the first `start` needs, so that it says its first word at once. What is missing is said then."""
+    """Import what the first `start` needs, so that it responds at once; `start` itself reports missing packages."""
     commands("start")
     with suppress(ImportError):
         prepare_widgets()
 
 
 class IgniteMagics:
-    """The magics of one IPython shell. Keeps nothing between two calls: runs and nodes live elsewhere."""
+    """The magics of one IPython shell. They keep no state between calls."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
     def ignite_tf(self, line: str, cell: str | None = None) -> Any:
-        """Train on an Ignite cluster; `%ignite_tf help` tells all."""
+        """Train on an Ignite cluster; `%ignite_tf help` lists all commands."""
         with _short_errors():
             options = parse_line(line)
             if options is None:
@@ -67,7 +67,7 @@ class IgniteMagics:
             return screen.answer
 
     def ignite_sql(self, line: str, cell: str | None = None) -> Any:
-        """Run a SQL statement; `%ignite_sql --help` tells how."""
+        """Run a SQL statement; `%ignite_sql --help` shows the usage."""
         with _short_errors():
             options = parse_sql_magic(line, cell)
             if options is None:
@@ -87,13 +87,13 @@ class IgniteMagics:
             run_statements(statements, options, screen, show)
             return screen.answer
 
-    # Python text in braces is IPython's way to splice; SQL gets values bound instead.
+    # Do not let IPython expand braces: SQL values are bound as parameters instead.
     ignite_sql._ipython_magic_no_var_expand = True  # type: ignore[attr-defined]
 
 
 @contextmanager
 def _short_errors() -> Iterator[None]:
-    """Let IPython show the message alone; the exception itself is what a caller in Python gets."""
+    """Make IPython show errors as short messages; a caller in Python still gets the exception."""
     try:
         yield
     except (IgniteTfError, KeyboardInterrupt) as error:

@@ -1,4 +1,4 @@
-"""A widget: runs, the cluster's nodes and caches, kept up to date, also while a cell is busy."""
+"""A widget that shows runs, nodes and caches, and stays up to date even while a cell is busy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ignite_tf_magic.ui.panel_actions import act
 from ignite_tf_magic.ui.panel_views import panel_as_json
 
 _INTERVAL_S = 2.0
-_IDLE_INTERVAL_S = 5.0  # while no run is live; one may be started elsewhere
-# What can go wrong with files that other processes write and remove.
+_IDLE_INTERVAL_S = 5.0  # while no run is live; another process may start one
+# Errors of files that other processes write and remove.
 _ERRORS = (IgniteTfError, OSError, ValueError)
 
 
 def runs_panel() -> Any:
-    """Build the widget.
+    """Create the panel's widget.
 
     A thread refreshes it until the widget is closed or the kernel ends.
 
     Raises:
-        ConfigError: The package for widgets is not installed.
+        ConfigError: The package anywidget is not installed.
     """
     panel = _Panel()
     panel.refresh()
@@ -46,36 +46,34 @@ def _widget_class() -> type[Any]:
         ) from error
 
     class PanelWidget(anywidget.AnyWidget):
-        """What the front end draws."""
+        """The widget that the front end draws."""
 
         _esm = joined("connection.js", "panel.js", "panel_widget.js")
         _css = joined("run_view.css", "panel.css")
         seen = traitlets.Dict().tag(sync=True)
         told = traitlets.Dict().tag(sync=True)
 
-        def __repr__(self) -> str:  # what a file keeps
+        def __repr__(self) -> str:  # the text in a saved notebook
             return f"the runs' panel; {NAME} panel shows it"
 
     return PanelWidget
 
 
-# One looks for all panels of this process, and hangs up when the last of them is closed.
+# All panels of this process share one feed. It disconnects when the last panel is closed.
 _feed = cache(PanelFeed)
 _open: set[_Panel] = set()
 _open_lock = threading.Lock()
 
 
 class _Panel:
-    """The widget and what keeps it fresh. The thread and clicks both change it, one at a time."""
+    """A widget and the code that refreshes it. A lock separates refreshes by the thread and by clicks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.widget = _widget_class()(seen={}, told={})
         self.widget.on_msg(self._heard)
-        self.widget.observe(
-            lambda _: self._closed.set(), names="comm"
-        )  # closing a widget takes its comm away
+        self.widget.observe(lambda _: self._closed.set(), names="comm")  # closing a widget removes its comm
         hear_while_busy(self.widget)
         beat(self.widget, self._closed)
 
@@ -94,7 +92,7 @@ class _Panel:
                     _feed().close()
 
     def refresh(self, max_age_s: float = 0.0) -> bool:
-        """Show what there is now, or was so lately; tells whether any run is live."""
+        """Show data that is at most `max_age_s` old, and return whether any run is live."""
         with self._lock:
             now = datetime.now(timezone.utc)
             try:
@@ -113,7 +111,7 @@ class _Panel:
                 **self.widget.told,
                 "note": str(message.get("note") or f"{action} {about} ..."),
             }
-        # A form stays for another draft.
+        # Keep the form open for another draft.
         form = {"form": self.widget.told.get("form")} if action == "draft" else {}
         self.widget.told = form | act(action, about, NAME)
         if not self._closed.is_set():

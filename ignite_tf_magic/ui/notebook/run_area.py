@@ -1,4 +1,4 @@
-"""The place above a run's text in a cell: where the run stands, and the picture of its training."""
+"""Shows the progress of a run and a picture of its training above the run's text in a cell."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _INTERVAL_S = 2.0
 
 
 def picture_of_training(records: Sequence[TrainingRecord]) -> bytes | None:
-    """Draw the training that was told of last; None where there is nothing to draw, or nothing to draw it with."""
+    """Draw the last training as a PNG; None without matplotlib or with too few records."""
     if len(records) < 2:
         return None
     return picture_of([("", of_last_training(records))])
 
 
 class CellArea:
-    """One output of the cell, which is there from the beginning and is replaced in place."""
+    """One output of the cell, which is updated in place."""
 
     def __init__(self, *, with_chart: bool) -> None:
         self._with_chart = with_chart
@@ -36,13 +36,13 @@ class CellArea:
         self._num_drawn = 0
 
     def busy(self, words: str) -> None:
-        """Say what is done before there is a run."""
+        """Show what happens before there is a run."""
         self._display(RunPicture("", Progress(words, None, RunState.STARTING)))
 
     def show(
         self, run: TrainingRun, progress: Progress, records: Sequence[TrainingRecord], *, is_last: bool
     ) -> None:
-        """Show where the run stands, every two seconds, and whenever an epoch has ended."""
+        """Show the progress at most every two seconds, and at each end of an epoch."""
         now = time.monotonic()
         is_new = len(records) != self._num_drawn
         is_epoch = is_new and records[-1].is_epoch

@@ -1,4 +1,4 @@
-"""`run`: a function of a notebook or a script, on workers beside the data."""
+"""Provides `run`, which runs a function of a notebook or a script on workers beside the data."""
 
 from __future__ import annotations
 
@@ -62,52 +62,52 @@ def run(
     tunnel: bool = False,
     report: Callable[[str], None] = echo,
 ) -> Any:
-    """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
+    """Run a function on workers, each with its own partitions of a cache, and return its result.
 
-    Its output is shown until it has ended. An interrupt stops the run.
+    Shows the output of the workers until the run has ended. An interrupt stops the run.
 
     Args:
-        train_fn: A function, or what can be called like one. It is sent by cloudpickle, with what it uses of this
-            notebook or script, and of modules beside it. The hosts need the same minor version of Python.
-        cache: The cache that is read.
-        workers: How many; all call the function. Keras' `fit` trains one model on all of them.
-        args: Its arguments.
-        kwargs: Likewise.
-        hosts: As in `RunRequest`; so are all that follow but the last.
-        python: Interpreter of the workers.
-        name: What the run's id says behind its mark.
-        num_gpus: Of each worker, for itself alone.
-        memory_bytes: Of each worker, at most; 0 is no limit.
-        env: More variables of the workers' environment.
-        requirements: File of what the workers' interpreter is to have.
-        wheels: Directory with all wheels for that.
-        start_timeout_s: How long the workers may take to start; those that join each other later are told of.
-        max_restarts: So many failures in a row lead to a restart.
-        deadline_s: How long the run may take in all.
-        on_rebalance: What a change of the cache's primary owners leads to.
-        stop_on_nan: Fail when the loss is not a number any more.
-        allow_partial: Train on what is left of a cache that lost rows.
+        train_fn: A function or another callable. cloudpickle serializes it, together with everything that it uses from
+            this notebook or script and from modules beside it. The hosts need the same minor version of Python.
+        cache: The cache to read.
+        workers: The number of workers; all call the function. Keras' `fit` trains one model on all of them.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
+        hosts: As in `RunRequest`, like all following arguments except `report`.
+        python: The interpreter of the workers.
+        name: The text after the mark in the run's id.
+        num_gpus: The number of GPUs that each worker gets exclusively.
+        memory_bytes: The memory limit of each worker; 0 sets no limit.
+        env: Additional environment variables of the workers.
+        requirements: A requirements file for the workers' interpreter.
+        wheels: A directory with all wheels for `requirements`.
+        start_timeout_s: How long the workers may take to start. Workers that connect to each other later are reported.
+        max_restarts: The number of consecutive failures that lead to a restart.
+        deadline_s: The time limit of the whole run.
+        on_rebalance: The reaction to a change of the cache's primary owners.
+        stop_on_nan: Fail when the loss becomes NaN or infinite.
+        allow_partial: Train on the remaining rows of a cache that has lost rows.
         wait: Queue the run until there is room for it.
-        priority: Among queued runs those with a higher one come first.
-        strategy: How the run's tasks work together; with "async" and "standalone" the chief alone calls the function.
-        communication: How tensors go from worker to worker: "auto", "ring" or "nccl".
-        num_ps: Parameter servers beside the workers.
+        priority: The priority among queued runs; higher ones come first.
+        strategy: How the tasks work together; with "async" and "standalone" only the chief calls the function.
+        communication: How workers exchange tensors: "auto", "ring" or "nccl".
+        num_ps: The number of parameter servers beside the workers.
         chief: Where the chief runs.
-        has_evaluator: One more task calls the function, to evaluate what the others save.
-        tags: Words by which it is found and compared.
-        note: What you want to remember of it.
-        compat: Let `tensorflow.contrib.ignite` be imported.
-        tunnel: Let workers reach each other through SSH alone.
-        report: Called with one line at a time about what takes long.
+        has_evaluator: Whether one more task calls the function, to evaluate what the others save.
+        tags: Words by which to find and compare the run.
+        note: A note about the run.
+        compat: Allow workers to import `tensorflow.contrib.ignite`.
+        tunnel: Let workers reach each other only through SSH.
+        report: Called with one line of text for each slow step.
 
     Returns:
-        What the function has returned in the first worker, or the chief: numbers, texts, containers, arrays, tables,
-        models of Keras, what `fit` returns, and containers of these.
+        The result of the function in the first worker, or in the chief: numbers, texts, arrays, tables, Keras models,
+        the result of `fit`, and containers of these.
 
     Raises:
-        ConfigError: The function, or something that it uses, cannot be sent.
-        RunFailed: It did not succeed.
-        IgniteTfError: As `Session.start_run`.
+        ConfigError: The function, or something that it uses, cannot be serialized.
+        RunFailed: The run did not succeed.
+        IgniteTfError: As in `Session.start_run`.
     """
     function = pickle_function(train_fn)
     is_in_notebook = "ipykernel" in sys.modules and this_kernel() is not None  # a script may import it, too
@@ -149,7 +149,7 @@ def run(
         try:
             if is_in_notebook:
                 view = NotebookScreen({}).run_view()
-                view.keep_watching()  # the function's value is waited for
+                view.keep_watching()  # the caller waits for the function's result
                 follow(started, NotebookScreen({}), view=view)
             else:
                 _show(started)

@@ -1,7 +1,7 @@
-"""A run that is followed in a widget: its state, buttons, an interactive chart, its output by workers.
+"""Shows a followed run in a widget: its state, buttons, an interactive chart, and its output by worker.
 
-When it has ended, or is not watched any more, a picture and the last lines take the widget's place, so that a saved
-notebook has them.
+When the run ends or the person stops watching, a picture and the last lines replace the widget, so that a saved
+notebook contains them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEND_INTERVAL_S = 0.2
 _TICK_S = 1.0
 _MOST_KEPT_OPEN = 3
 _STOPPABLE = {RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.RESTARTING}
-# Of Jupyter's servers, VS Code, Colab, Kaggle, Databricks.
+# Environment variables of Jupyter's servers, VS Code, Colab, Kaggle and Databricks.
 _TRACES = (
     *("JPY_SESSION_NAME", "VSCODE_PID", "VSCODE_CWD", "COLAB_RELEASE_TAG"),
     *("KAGGLE_KERNEL_RUN_TYPE", "DATABRICKS_RUNTIME_VERSION"),
@@ -46,11 +46,11 @@ _ERRORS = (IgniteTfError, OSError, ValueError)
 
 
 def shows_widgets(kernel: Any) -> bool:
-    """Tell whether a person is in front of this kernel, in a front end that draws widgets.
+    """Return whether a person uses this kernel through a front end that draws widgets.
 
-    Who executes a notebook without anybody there, as nbclient and papermill do, allows no questions. Consoles allow
-    them and draw nothing; servers and editors whose front ends do leave a trace in the kernel's environment.
-    IGNITE_TF_VIEW=widget or text has the last word.
+    Programs that run notebooks unattended, such as nbclient and papermill, do not allow input requests. Consoles allow
+    them, but draw no widgets. Servers and editors with front ends that draw widgets set variables in the kernel's
+    environment. IGNITE_TF_VIEW=widget or text overrides these rules; widgets always need anywidget.
     """
     wanted = os.environ.get("IGNITE_TF_VIEW", "")
     if find_spec("anywidget") is None or wanted == "text":
@@ -60,7 +60,7 @@ def shows_widgets(kernel: Any) -> bool:
 
 
 def prepare_widgets() -> None:
-    """Import what a widget needs.
+    """Import the packages that a widget needs.
 
     Raises:
         ImportError: A package is not installed.
@@ -74,7 +74,7 @@ def _widget_class() -> type[Any]:
     import traitlets
 
     class RunWidget(anywidget.AnyWidget):
-        """What the front end draws."""
+        """The widget that the front end draws."""
 
         _esm = joined("uPlot.iife.min.js", "chart.js", "ansi.js", "connection.js", "run_view.js")
         _css = joined("uPlot.min.css", "run_view.css")
@@ -82,7 +82,7 @@ def _widget_class() -> type[Any]:
         series = traitlets.Dict().tag(sync=True)
         tail = traitlets.Dict().tag(sync=True)
 
-        def __repr__(self) -> str:  # what a file keeps while the run goes on
+        def __repr__(self) -> str:  # the text in a notebook that is saved during the run
             return f"a run is followed here; {NAME} ps lists runs, {NAME} attach RUN shows one"
 
     return RunWidget
@@ -92,9 +92,10 @@ _ended: deque[Any] = deque()
 
 
 def _keep_open(widget: Any) -> None:
-    """Leave the widget of a run that has ended to a page that was loaded anew, which knows no display to update.
+    """Keep the widget of an ended run open for a reloaded page, which cannot update displays from before.
 
-    JupyterLab's gets to know its widgets when the cell has ended. Others are closed: a page asks for all that are open.
+    JupyterLab's page learns of its widgets when the cell has ended. Closes all but the last three such widgets, because
+    a page requests the state of all open ones.
     """
     _ended.append(widget)
     while len(_ended) > _MOST_KEPT_OPEN:
@@ -102,7 +103,7 @@ def _keep_open(widget: Any) -> None:
 
 
 class WidgetRunView:
-    """The widget of one cell. Its buttons act in the thread in which the kernel hears of a click."""
+    """The widget of one cell. Its buttons act in the thread in which the kernel handles a click."""
 
     tells_where = tells_failures_once = is_rewritable = True
 
@@ -112,7 +113,7 @@ class WidgetRunView:
         self.is_left = False
         self._with_chart = with_chart
         self._run: TrainingRun | None = None
-        # Without subshells a click is heard when the cell has ended, and is then of no use.
+        # Without subshells, the kernel handles a click only after the cell has ended, when it is useless.
         self._state: dict[str, Any] = {
             "hears": bool(getattr(kernel, "_supports_kernel_subshells", False)),
             "run": "",
@@ -126,14 +127,14 @@ class WidgetRunView:
         self._num_sent = self._num_synced = 0
         self._sent_at = float("-inf")
         self._widget = _widget_class()(state=self._state, series={}, tail=self._lines.tail())
-        self._handle = display(self._widget, display_id=True)  # first: somebody waits for a word
+        self._handle = display(self._widget, display_id=True)  # first: shows something at once
         self._widget.on_msg(self._heard)
         hear_while_busy(self._widget)
         beat(self._widget, self._ended)
 
     @contextmanager
     def busy(self, words: str) -> Iterator[None]:
-        """Show it, with the seconds, until it is done."""
+        """Show `words` with the elapsed seconds until the block ends."""
         done, began = threading.Event(), time.monotonic()
 
         def tick() -> None:
@@ -151,20 +152,20 @@ class WidgetRunView:
         finally:
             done.set()
             ticking.join()
-            if not is_well:  # there is no run; what went wrong is said below
+            if not is_well:  # there is no run; the error appears below
                 self._keep(Progress("not started", None, RunState.FAILED), [])
 
     def keep_watching(self) -> None:
-        """Offer no way to leave before the run has ended."""
+        """Do not let the person stop watching before the run has ended."""
         self._set(can_leave=False)
 
     def begin(self, run: TrainingRun) -> None:
-        """Show which run it is."""
+        """Set the run, and show its id, workers, hosts and cache."""
         self._run = run
         self._set(run=f"run {run.id}", note=where_it_runs(run.info()))
 
     def write(self, output: LiveOutput) -> None:
-        """Send what came since, five times a second; of a flood the last lines."""
+        """Send new output at most five times a second; if it is too much, the last lines."""
         now = time.monotonic()
         if now - self._sent_at < _SEND_INTERVAL_S:
             return
@@ -172,7 +173,7 @@ class WidgetRunView:
         self._send(output)
 
     def show(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
-        """Show where the run stands."""
+        """Show the progress of the run and the chart of its training."""
         self._set(
             words=progress.words,
             share=progress.share,
@@ -185,7 +186,7 @@ class WidgetRunView:
             self._widget.series = series_of([("", records)])
 
     def close(self, output: LiveOutput, progress: Progress, records: Sequence[TrainingRecord]) -> None:
-        """Put a picture in the widget's place."""
+        """Replace the widget by a picture."""
         output.end_lines()
         self._send(output)
         self._keep(progress, records)
@@ -219,7 +220,7 @@ class WidgetRunView:
         self._widget.send({"kind": "output", "last": last, **self._lines.take(lines, output)})
 
     def _sync_tail(self) -> None:
-        """Have who draws the widget anew, or a moment later than the first lines came, know the last ones."""
+        """Sync the last lines for front ends that redraw the widget, or draw it after the first lines."""
         if self._num_synced != self._lines.num_lines:
             self._num_synced = self._lines.num_lines
             self._widget.tail = self._lines.tail()

@@ -1,4 +1,4 @@
-"""A notebook's screen: text to the cell's stream, tables and messages as HTML beside it."""
+"""The screen of a notebook: text goes to the cell's stream, and tables and messages are HTML outputs."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.tensorboards import TensorBoardInfo
 
 _MAX_SHOWN_BYTES = 1024 * 1024
-# Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.
+# Jupyter's server drops the output of a kernel that writes more than 1 MB/s for some seconds.
 _MAX_CHARS_PER_S = 800_000
 _MAX_BURST_CHARS = 2_000_000
 
 
 def write(text: str) -> None:
-    """Write text as it is, at once."""
+    """Write text unchanged and at once."""
     if text:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
 def say(line: str) -> None:
-    """Write a line of ours, in which names of others stand."""
+    """Write a line, with terminal control codes in names from others made visible."""
     write(f"{visible(line)}\n")
 
 
 def show(view: View) -> None:
-    """Show a table or a message, as HTML where that can be shown."""
+    """Show a table or a message, as HTML if the front end can."""
     from IPython.display import display
 
     display(view.bundle(), raw=True)
 
 
 class NotebookScreen:
-    """The cell that is executed.
+    """A screen in the running cell.
 
     Attributes:
-        answer: What the command handed over, for the cell's own result.
+        answer: The value that becomes the cell's result.
     """
 
     command_name = NAME
@@ -64,7 +64,7 @@ class NotebookScreen:
     last_lines: int | None = 200
 
     def __init__(self, variables: MutableMapping[str, Any]) -> None:
-        """Read and set variables of the notebook there."""
+        """Use `variables` to read and set the notebook's variables."""
         self.answer: Any = None
         self._variables = variables
         self._left_bytes = _MAX_SHOWN_BYTES
@@ -85,11 +85,11 @@ class NotebookScreen:
         say(line)
 
     def note(self, line: str) -> None:
-        """Print a line beside the answer."""
+        """Print a line that accompanies the answer."""
         say(line)
 
     def write(self, data: memoryview) -> None:
-        """Print the content of a file, as far as there is room for it."""
+        """Print the content of a file; raise `ConfigError` after 1 MiB."""
         write(coloured(self._decoder.decode(data[: self._left_bytes])))
         self._left_bytes -= len(data)
         if self._left_bytes < 0:
@@ -104,7 +104,7 @@ class NotebookScreen:
     def show_picture(
         self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
     ) -> None:
-        """Show it, if there is one; a chart to look into takes its place where a person sees the cell."""
+        """Show the picture, if there is one; a front end with widgets shows an interactive chart instead."""
         from IPython.display import display
 
         if (png := draw()) is not None:
@@ -112,21 +112,21 @@ class NotebookScreen:
             display(picture_bundle(png, "a chart", chart), raw=True)
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
-        """Show it in the page."""
+        """Show the TensorBoard in a frame below the cell."""
         show(tensorboard_view(board, height_px))
 
     def write_cell(self, words: Sequence[str], script: str) -> None:
-        """Put it below the cell."""
+        """Insert the script as a new cell below."""
         from IPython.core.getipython import get_ipython
 
         get_ipython().set_next_input(magic_cell(words, script))
 
     def show_panel(self) -> None:
-        """Hand the widget to the cell."""
+        """Make the panel's widget the cell's result."""
         self.answer = runs_panel()
 
     def keep(self, value: Any, name: str | None, what: str | None) -> None:
-        """Set a variable; without a name the value is the cell's result."""
+        """Set a variable; without a name, make the value the cell's result."""
         if name is None:
             self.answer = value
             return
@@ -137,59 +137,59 @@ class NotebookScreen:
             say(f"{name}: {what}")
 
     def show_rows(self, frame: Callable[[], Any], view: View) -> None:
-        """Hand the DataFrame to the cell."""
+        """Make the DataFrame the cell's result."""
         del view
         self.answer = frame()
 
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return variables of the notebook."""
+        """Return variables of the notebook; raise `ConfigError` if one does not exist."""
         if missing := [name for name in names if name not in self._variables]:
             raise ConfigError(f"--push: the notebook has no variable {', '.join(missing)}")
         return {name: self._variables[name] for name in names}
 
     @contextmanager
     def copying(self) -> Iterator[CopyProgress | None]:
-        """Show a bar below the cell."""
+        """Show a progress bar below the cell."""
         with bytes_bar(_console()) as progress:
             yield progress
 
     @contextmanager
     def loading(self, cache: str) -> Iterator[LoadProgress | None]:
-        """Show a bar below the cell."""
+        """Show a progress bar below the cell."""
         with rows_bar(_console(), cache) as progress:
             yield progress
 
     @contextmanager
     def querying(self) -> Iterator[QueryProgress]:
-        """Show a line below the cell."""
+        """Show a progress line below the cell."""
         with rows_counter(_console()) as progress:
             yield progress
 
     def stream(self) -> NotebookStream:
-        """Write to the cell."""
+        """Return a stream to the cell's output."""
         return NotebookStream()
 
     def run_view(self, *, with_chart: bool = True) -> RunView:
-        """Follow a run in a widget; as text where nobody can use one, below a picture; in a terminal as text alone."""
+        """Return a widget; without widgets, a text view below a picture; in a terminal, a text view."""
         if this_kernel() is None:
             return TextRunView(NotebookStream())
         if shows_widgets(this_kernel()):
             return WidgetRunView(this_kernel(), with_chart=with_chart)
-        # Nobody sees a line being rewritten, and what was written over would stay in the notebook.
+        # Do not rewrite lines: nobody watches, and the overwritten text would stay in the notebook.
         return TextRunView(NotebookStream(is_rewritable=False), CellArea(with_chart=with_chart))
 
 
 def this_kernel() -> Any:
-    """Return the kernel that runs this cell; None in a terminal or a script."""
+    """Return the kernel that runs this cell, or None in a terminal or a script."""
     from IPython.core.getipython import get_ipython
 
     return getattr(get_ipython(), "kernel", None)
 
 
 def _console() -> Any:
-    """Return a console of rich that shows bars in the cell, but where nobody allows questions, and so nobody looks.
+    """Return a rich console that shows progress bars in the cell, unless the kernel allows no input requests.
 
-    There they would stay as outputs with nothing in them.
+    Nobody watches such a kernel, and bars would leave empty outputs in the notebook.
     """
     from rich.console import Console
 
@@ -200,7 +200,7 @@ def _console() -> Any:
 
 
 class NotebookStream:
-    """The cell's text, at a pace that Jupyter can follow."""
+    """A stream to the cell's output, at a rate that Jupyter's server accepts."""
 
     rewriting_interval_s = 0.25
 
@@ -210,9 +210,9 @@ class NotebookStream:
         self._at = time.monotonic()
 
     def write(self, text: str) -> None:
-        """Write past the copy that IPython keeps of all that a cell prints, which would grow with a run's output.
+        """Write without IPython's copy of all that a cell prints, which would grow with a run's output.
 
-        For that copy `InteractiveShell` sets another `write` on the stream itself, while a cell runs.
+        To make that copy, `InteractiveShell` replaces `write` on the stream object while a cell runs.
         """
         if text:
             type(sys.stdout).write(sys.stdout, text)
@@ -220,7 +220,7 @@ class NotebookStream:
             self._wait(len(text))
 
     def _wait(self, num_chars: int) -> None:
-        """Wait after so many characters, if they were too many, so that all of a flood arrives."""
+        """Wait after writing `num_chars` if the rate is too high, so that the server drops no output."""
         now = time.monotonic()
         earned = (now - self._at) * _MAX_CHARS_PER_S
         self._allowed = min(self._allowed + earned, _MAX_BURST_CHARS) - num_chars

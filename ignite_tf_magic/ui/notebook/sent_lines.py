@@ -1,4 +1,4 @@
-"""Which lines of a run's output a front end is sent: bounded, and none of its workers crowds out the others. Pure."""
+"""Selects the lines of a run's output to send to a front end: bounded, and fair to all workers. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ignite_tf_magic.ui.live_output import LiveOutput
 
 _MOST_LINE_CHARS = 2_000
-# Of each sending: a person reads no more, a browser draws no more, and Jupyter's server lets no more through.
+# Limit of each message: people cannot read more, browsers cannot draw more, and Jupyter's server passes no more.
 _MOST_SENT_CHARS = 64_000
-_LINE_COST_CHARS = 150  # that many characters a line costs beside its own: some 400 short lines are sent
+_LINE_COST_CHARS = 150  # added to each line's length, which limits a message to some 400 short lines
 _KEPT_LINES = 200
 
 
 class SentLines:
-    """Numbers the lines of all workers together, and those of each, and keeps the last ones."""
+    """The last lines of all workers together and of each worker, with running line numbers."""
 
     def __init__(self) -> None:
         self._all: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -30,11 +30,11 @@ class SentLines:
 
     @property
     def last(self) -> Sequence[str]:
-        """The last lines of all workers, each with its worker's name."""
+        """The last lines of all workers together, each with its worker's name."""
         return tuple(self._all)
 
     def take(self, lines: Sequence[tuple[int | None, str]], output: LiveOutput) -> dict[str, Any]:
-        """Return what is sent of new lines: of all workers together, and of each where there are several."""
+        """Return the message for new lines: those of all workers, and of each worker if there are several."""
         lines = [(worker, text[:_MOST_LINE_CHARS]) for worker, text in lines]
         self.num_lines += len(lines)
         self._all.extend(output.named(*line) for line in lines)
@@ -44,7 +44,7 @@ class SentLines:
         return {"all": {"end": self.num_lines, "lines": shown}, "tasks": tasks}
 
     def tail(self) -> dict[str, Any]:
-        """Return the last lines, as `take` returns new ones: for who draws all anew."""
+        """Return the last lines in the format of `take`, for a front end that redraws everything."""
         lines = [(number, text) for number, texts in enumerate(self._tasks.values()) for text in texts]
         kept: list[list[str]] = [[] for _ in self._tasks]
         for place in fair_places(lines):
@@ -73,9 +73,9 @@ class SentLines:
 
 
 def fair_places(lines: Sequence[tuple[int | None, str]]) -> list[int]:
-    """Return the places of those lines that are sent: of each worker the last, in their order.
+    """Return the indices of the lines to send, in order: the last lines of each worker.
 
-    Who writes little has all of it sent; what they leave is shared by those who write more.
+    Workers with little output get all of it sent. Workers with more output share the remaining room.
     """
     places: dict[int | None, list[int]] = {}
     for place, (worker, _) in enumerate(lines):
@@ -100,7 +100,7 @@ def _cost(text: str) -> int:
 def _by_worker(lines: Iterable[tuple[int | None, str]]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for worker, text in lines:
-        if worker is not None:  # a line that nobody wrote stands in no worker's tab
+        if worker is not None:  # lines that are not from a worker do not appear in a worker's tab
             found.setdefault(worker, []).append(text)
     return found
 

@@ -1,4 +1,4 @@
-"""`%%ignite_sql`: options in front, notebook variables bound as parameters."""
+"""Parses `%%ignite_sql`: leading options, and statements with notebook variables bound as parameters."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ _TOKEN = re.compile(rf"{QUOTED} | :: | :([A-Za-z_]\w*)", re.VERBOSE | re.DOTALL)
 
 
 def parse_sql_magic(line: str, cell: str | None) -> argparse.Namespace | None:
-    """Read the magic's line and cell: the options of `%ignite_tf sql`, and `statements`; None when help is wanted.
+    """Parse the magic's line and cell; return None if the line asks for help.
+
+    The result has the options of `%ignite_tf sql`, `to`, and `statements`.
 
     Raises:
-        ConfigError: An unusable option, or no statement.
+        ConfigError: An option is not valid, or there is no statement.
     """
     parser = NotebookParser("%ignite_sql", add_help=False)
     add_common_options(parser)
@@ -56,7 +58,7 @@ def parse_sql_magic(line: str, cell: str | None) -> argparse.Namespace | None:
 
 
 def _leading_options(parser: argparse.ArgumentParser, line: str) -> tuple[list[str] | None, str]:
-    """Take options from the beginning of a line, of which the rest is SQL and no words of a shell."""
+    """Split a line into its leading options and the rest, which is SQL and not shell words; None means help."""
     known = {name: action for action in parser._actions for name in action.option_strings}
     words: list[str] = []
     while match := _OPTION.match(line):
@@ -75,10 +77,10 @@ def _leading_options(parser: argparse.ArgumentParser, line: str) -> tuple[list[s
 
 
 def bind_names(statement: str, variables: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Replace each `:name` outside of strings and comments by `?`, and collect the values to bind.
+    """Replace each `:name` outside of strings and comments by `?`, and return the values to bind.
 
     Raises:
-        ConfigError: There is no variable of that name.
+        ConfigError: The notebook has no variable with such a name.
     """
     values: list[Any] = []
 

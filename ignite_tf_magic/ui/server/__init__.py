@@ -1,8 +1,8 @@
-"""What JupyterLab's server adds for the sidebar: it looks at runs and the cluster itself, whatever kernels do."""
+"""The JupyterLab server extension of the sidebar. It reads runs and the cluster without any kernel."""
 
 from __future__ import annotations
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    """Tell Jupyter's server what to load."""
+    """Return the modules that Jupyter's server loads."""
     return [{"module": "ignite_tf_magic.ui.server.extension"}]

@@ -1,6 +1,6 @@
-"""Addresses of Jupyter's server under /ignite-tf: what the sidebar shows, and what a click in it does.
+"""Handles URLs of Jupyter's server under /ignite-tf: the content of the sidebar, and the actions of its clicks.
 
-Only who is logged in to the server is answered, and only its own pages may have something done.
+The server answers only logged-in users, and accepts actions only from its own pages.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ignite_tf_magic.ui.panel_actions import act
 from ignite_tf_magic.ui.panel_views import panel_as_json
 
 _ROOT = "ignite-tf"
-_MAX_AGE_S = 1.0  # several pages share one look
+_MAX_AGE_S = 1.0  # several pages share one reading of the cluster
 _COMMAND = "ignite-tf"
 
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
-    """Add the addresses; called by Jupyter's server."""
+    """Register the URL handlers; called by Jupyter's server."""
     feed = PanelFeed()
     base = url_path_join(server_app.web_app.settings["base_url"], _ROOT)
     server_app.web_app.add_handlers(
@@ -40,15 +40,15 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
 
 
 class PanelHandler(APIHandler):
-    """What there is now, as JSON."""
+    """The handler that returns the panel's data as JSON."""
 
     def initialize(self, feed: PanelFeed) -> None:
-        """Take what all pages share."""
+        """Keep the feed, which all pages share."""
         self._feed = feed
 
     @web.authenticated
     async def get(self) -> None:
-        """Look, in a thread: a cluster may answer slowly."""
+        """Return the current data, read in a thread because a cluster may answer slowly."""
         self.finish(json.dumps(await asyncio.to_thread(self._seen)))
 
     def _seen(self) -> dict[str, Any]:
@@ -66,22 +66,22 @@ class PanelHandler(APIHandler):
 
 
 class ActHandler(APIHandler):
-    """What a click does."""
+    """The handler that performs the action of a click."""
 
     @web.authenticated
     async def post(self) -> None:
-        """Do it, in a thread."""
+        """Perform the action in a thread, and return its result as JSON."""
         said = self.get_json_body() or {}
         done = await asyncio.to_thread(act, str(said.get("action")), str(said.get("about")), _COMMAND)
         self.finish(json.dumps(done))
 
 
 class AssetHandler(JupyterHandler):
-    """The panel's code and styles, as the notebook's widget has them."""
+    """The handler that returns the panel's code and styles, the same as in the notebook's widget."""
 
     @web.authenticated
     def get(self, name: str) -> None:
-        """Give a module that exports the panel, or the styles."""
+        """Return the JavaScript module that exports the panel, or the style sheet."""
         is_code = name.endswith(".js")
         self.set_header("Content-Type", "text/javascript" if is_code else "text/css")
         found = (

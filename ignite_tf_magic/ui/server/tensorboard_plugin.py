@@ -1,4 +1,4 @@
-"""What any TensorBoard loads beside which this package is installed: `tensorboard --logdir igfs:///runs` reads igfs."""
+"""A plugin that any TensorBoard in this environment loads, so that `tensorboard --logdir igfs:///runs` works."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ignite_tf_magic.session.registration import register
 
 
 class IgfsLoader(TBLoader):  # type: ignore[misc]
-    """Has TensorFlow know igfs:// before TensorBoard reads; shows nothing of its own."""
+    """A loader that registers igfs:// with TensorFlow before TensorBoard reads logs. It adds no dashboard."""
 
     def fix_flags(self, flags: Any) -> None:
-        """Look at what TensorBoard was asked for; called once, before it reads anything."""
+        """Register igfs:// if the flags mention it; TensorBoard calls this once, before it reads anything."""
         asked = f"{flags.logdir},{flags.logdir_spec}"
         if "igfs://" in asked:
             with suppress(
                 ImportError
-            ):  # without TensorFlow, TensorBoard reads through fsspec, which knows igfs
+            ):  # without TensorFlow, TensorBoard reads through fsspec, which supports igfs
                 register()
 
     def load(self, context: Any) -> None:
-        """Give no plugin to show."""
+        """Return None: there is no dashboard."""

@@ -1,1 +1,1 @@
-"""The shell: a thin view of `session` that takes no decisions."""
+"""The command line: a thin layer above `session` without logic of its own."""

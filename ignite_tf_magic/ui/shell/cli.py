@@ -1,6 +1,6 @@
-"""The command `ignite-tf`: reads arguments, carries the command out, prints.
+"""The program `ignite-tf`: parses the arguments, runs the command, and prints its answer.
 
-Exit codes: 0, 1 error, 2 usage, 130 interrupted, or, of `start`, `attach` and `resume`, the run's own.
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted. `start`, `attach` and `resume` return that of the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOST = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Errors are one short message on standard error."""
+    """Run one command, and return the exit code. Prints errors as short messages on standard error."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["completion"]:
         return complete(words[1:])
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = options.command.act(options, ShellScreen(_own_name()))
         sys.stdout.flush()
-    except RunFailed as failed:  # its end has been shown
+    except RunFailed as failed:  # the failure has already been shown
         return _LOST if failed.exit_code is None else failed.exit_code
     except IgniteTfError as error:
         echo(f"error: {error}", file=sys.stderr)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own_name() -> str:
-    """How this command can be typed: by its name where that is found, else by its path."""
+    """Return how a person can type this command: by its name if PATH has it, or else by its path."""
     path = Path(sys.argv[0])
     return NAME if which(NAME) or path.name != NAME else os.path.relpath(path)
 

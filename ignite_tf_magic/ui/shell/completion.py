@@ -1,4 +1,4 @@
-"""`ignite-tf completion bash|zsh|fish`: the lines by which a shell asks this program what may come next."""
+"""`ignite-tf completion bash|zsh|fish`: prints the script with which a shell asks this program for completions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ignite_tf_magic.ui.completion import candidates
 
 _ASK = "completion words"
-# Caches and runs are named by whoever reaches the cluster. zsh and fish quote what they insert; bash inserts what it
-# gets, and would then read it as a command, but inside of quotes. The loop is one that bash 3.2 knows, which macOS has;
-# so is compopt not, without which a file may be offered, or a space set, where none belongs.
+# Anybody who reaches the cluster can name caches and runs, so names may contain shell commands. zsh and fish quote the
+# words that they insert. bash does not, so its script quotes them unless the person has typed an opening quote. The
+# loop works in bash 3.2, which macOS has. bash 3.2 lacks compopt: there, bash may offer files or add spaces wrongly.
 _SCRIPTS = {
     "bash": f"""\
 _ignite_tf() {{
@@ -54,13 +54,14 @@ usage: ignite-tf completion bash|zsh|fish
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print a shell's lines, or, asked by them, what may come next; the last word is the beginning of it.
+    """Print a shell's script, or the completions for which that script asks; the last word is the unfinished one.
 
-    Returns the exit code: 1 where nothing but these words may come, not even a file.
+    Returns:
+        The exit code. For completions, 1 means that the shell must not offer files as well.
     """
     if words[:1] == ["words"]:
         *whole, beginning = [_as_meant(word) for word in words[1:]] or [""]
-        # bash hands `--option=value` over as three words, and wants the third.
+        # bash passes `--option=value` as three words, and expects completions of the third one.
         whole = [word for word in whole if word != "="]
         found = candidates(whole, "" if beginning == "=" else beginning)
         for word in found.words:
@@ -74,7 +75,7 @@ def complete(words: Sequence[str]) -> int:
 
 
 def _as_meant(word: str) -> str:
-    """Return a word as it is meant: shells hand it over as it is typed, in quotes that may be open, or backslashes."""
+    """Return a word without shell quotes, which may be open, and backslashes; shells pass words as they are typed."""
     for quote in "'\"":
         if word.startswith(quote):
             return word[1:].removesuffix(quote)

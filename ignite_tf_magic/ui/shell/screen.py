@@ -1,4 +1,4 @@
-"""A shell's screen: answers alone on standard output, all else on standard error."""
+"""The screen of a shell: only answers go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ShellScreen:
-    """A terminal, or files and pipes."""
+    """A screen that prints to a terminal, a file or a pipe."""
 
     outlives_commands = False
     last_lines: int | None = None
@@ -45,39 +45,39 @@ class ShellScreen:
         echo(line, flush=True)
 
     def note(self, line: str) -> None:
-        """Print a line beside the answer."""
+        """Print a line to standard error."""
         echo(line, file=sys.stderr, flush=True)
 
     def write(self, data: memoryview) -> None:
-        """Print the content of a file, as it is but on a terminal."""
+        """Print the content of a file: unchanged, or on a terminal without harmful control codes."""
         if not sys.stdout.isatty():
             sys.stdout.buffer.write(data)
             return
         sys.stdout.write(coloured(self._decoder.decode(data)))
 
     def show_end(self, view: View) -> None:
-        """Print how a run ended, beside its output."""
+        """Print how a run ended to standard error."""
         self.note(view.text)
 
     def show_picture(
         self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
     ) -> None:
-        """Show nothing: a shell has no pictures."""
+        """Do nothing: a shell cannot show pictures."""
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
-        """Print where it is."""
+        """Print the URL of the TensorBoard."""
         del height_px
         for note in board.notes:
             self.note(note)
         self.say(board.url)
 
     def write_cell(self, words: Sequence[str], script: str) -> None:
-        """Print the script, and how it is started."""
+        """Print the script, and to standard error the command that starts it."""
         self.say(script.rstrip("\n"))
         self.note(f"in a file, train.py: {shlex.join([self.command_name, *words, '--script', 'train.py'])}")
 
     def show_panel(self) -> None:
-        """Fill the terminal with the runs until somebody leaves; elsewhere print them once."""
+        """Show the panel on the whole terminal until the person quits; without a terminal, print the runs once."""
         if sys.stdout.isatty() and sys.stdin.isatty():
             make_app(self.command_name).run()
             return
@@ -110,14 +110,14 @@ class ShellScreen:
         echo(view.text)
 
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return none: a shell has none."""
+        """Return no variables; raise `ConfigError` if any are requested."""
         if names:
             raise ConfigError("--push takes variables of a notebook; a shell has none")
         return {}
 
     @contextmanager
     def copying(self) -> Iterator[CopyProgress | None]:
-        """Show a bar on a terminal."""
+        """Show a progress bar on a terminal."""
         from rich.console import Console
 
         with bytes_bar(Console(stderr=True)) as progress:
@@ -125,7 +125,7 @@ class ShellScreen:
 
     @contextmanager
     def loading(self, cache: str) -> Iterator[LoadProgress | None]:
-        """Show a bar on a terminal."""
+        """Show a progress bar on a terminal."""
         from rich.console import Console
 
         with rows_bar(Console(stderr=True), cache) as progress:
@@ -133,31 +133,31 @@ class ShellScreen:
 
     @contextmanager
     def querying(self) -> Iterator[QueryProgress]:
-        """Show a line on a terminal."""
+        """Show a progress line on a terminal."""
         from rich.console import Console
 
         with rows_counter(Console(stderr=True)) as progress:
             yield progress
 
     def stream(self) -> ShellStream:
-        """Write to standard output."""
+        """Return a stream to standard output."""
         return ShellStream()
 
     def run_view(self, *, with_chart: bool = True) -> TextRunView:
-        """Write to standard output; where a run stands is told behind the last line of a terminal."""
+        """Return a view on standard output; a terminal shows the progress after its last line."""
         del with_chart
         return TextRunView(self.stream())
 
 
 def _with_whole_arrays(column: Any) -> Any:
-    """Have lists in place of arrays, which a file of text would show shortened."""
+    """Convert arrays to lists, because text files would contain shortened arrays."""
     if column.dtype != object:
         return column
     return column.map(lambda cell: cell.tolist() if hasattr(cell, "tolist") else cell)
 
 
 class ShellStream:
-    """Standard output, for text that has been made fit for a terminal."""
+    """A stream to standard output, for text that is already safe for a terminal."""
 
     rewriting_interval_s = 0.0
 

@@ -1,4 +1,4 @@
-"""`ignite-tf top`: the runs in a terminal, as a notebook's panel lists them, and a line about nodes and caches."""
+"""`ignite-tf top`: shows the runs of a notebook's panel in a terminal, and a line about nodes and caches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _HEADS = ("run", "state", "where it stands", "metric", "", "workers", "duration"
 
 
 def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
-    """Make the application of textual; `run` shows it until somebody leaves it.
+    """Create the textual application; its `run` shows it until the person quits.
 
     Args:
-        command_name: How our command is typed.
-        feed: What is shown; by default what is configured. The application closes it.
+        command_name: How a person types our command.
+        feed: The source of the data; by default that of the configured cluster. The application closes it.
 
     Raises:
-        ConfigError: The package for it is not installed.
+        ConfigError: The package textual is not installed.
     """
     try:
         from rich.text import Text
@@ -40,7 +40,7 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
         raise ConfigError("top needs the package textual: pip install 'ignite_tf_magic[top]'") from error
 
     class TopApp(App[None]):
-        """Runs in a table; what is asked about one stands below it."""
+        """A table of runs, with details of one run below."""
 
         TITLE = "ignite-tf"
         CSS = """
@@ -70,7 +70,7 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
             self._is_looking = False
 
         def compose(self) -> ComposeResult:
-            """Lay the screen out."""
+            """Create the widgets."""
             yield Header(show_clock=True)
             yield Input(placeholder="search", id="search")
             yield DataTable(id="runs", cursor_type="row")
@@ -80,18 +80,18 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
             yield Footer()
 
         def on_mount(self) -> None:
-            """Begin to look."""
+            """Start to refresh the table."""
             self.query_one(DataTable).add_columns(*_HEADS)
             self.query_one(DataTable).focus()
             self.look()
             self.set_interval(_INTERVAL_S, self.look)
 
         def on_unmount(self) -> None:
-            """Hang up, when a look that is under way has ended."""
+            """Close the feed in a thread, which waits for a running refresh."""
             threading.Thread(target=self._feed.close, daemon=True).start()
 
         def look(self) -> None:
-            """Look in a thread, unless one looks: a cluster may answer slowly."""
+            """Refresh in a thread, because a cluster may answer slowly; do nothing if a refresh runs already."""
             if not self._is_looking:
                 self._is_looking = True
                 self.run_worker(self._look, thread=True, group="look", exit_on_error=False)
@@ -128,7 +128,7 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
             return str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value)
 
         def action_stop(self) -> None:
-            """Ask once, then stop."""
+            """Ask for a second key press, then stop the run."""
             run_id = self._chosen()
             if not run_id:
                 return
@@ -140,7 +140,7 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
             self.action_about("stop")
 
         def action_about(self, action: str) -> None:
-            """Ask about the run under the cursor; the answer stands below."""
+            """Perform an action on the run under the cursor, and show the answer below."""
             if run_id := self._chosen():
                 self._tell({"note": f"{action} {run_id} ..."})
                 done = partial(self._act, action, run_id)
@@ -155,18 +155,18 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
             self.query_one("#told", Static).update(plain(text))
 
         def action_ended(self) -> None:
-            """Show runs that have ended, or do not."""
+            """Show or hide runs that have ended."""
             self._with_ended = not self._with_ended
             self._show(self._seen)
 
         def action_search(self) -> None:
-            """Type what runs have to have in their names."""
+            """Open the search field."""
             search = self.query_one("#search", Input)
             search.add_class("shown")
             search.focus()
 
         def action_leave(self) -> None:
-            """Leave the search, or what was told."""
+            """Close the search field and the details."""
             search = self.query_one("#search", Input)
             search.value = ""
             search.remove_class("shown")
@@ -175,12 +175,12 @@ def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
             self.query_one(DataTable).focus()
 
         def on_input_changed(self, _: Input.Changed) -> None:
-            """Show what fits."""
+            """Show the runs that match the search."""
             if self._seen:
                 self._show(self._seen)
 
         def on_input_submitted(self, _: Input.Submitted) -> None:
-            """Go on in the table."""
+            """Move the focus to the table."""
             self.query_one(DataTable).focus()
 
     return TopApp()
@@ -195,7 +195,7 @@ def _cells(run: dict[str, Any]) -> list[str]:
 
 
 def spark(values: list[float]) -> str:
-    """Draw values as a line of blocks."""
+    """Draw values as a sparkline of block characters."""
     if len(values) < 2:
         return ""
     shown = [values[round(place * (len(values) - 1) / (_SPARK_CHARS - 1))] for place in range(_SPARK_CHARS)]
