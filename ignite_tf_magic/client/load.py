@@ -1,4 +1,4 @@
-"""Bulk load: encodes columns as rows and sends each row to its primary node, with bounded memory."""
+"""Bulk load: encodes columns as rows and sends each row to its primary node. Bounds the unconfirmed bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts columns of a layout to Arrow arrays and back. Nulls have the layout's fill value, not Arrow's null."""
+"""Converts columns of a layout to Arrow arrays and back. Nulls are encoded as the layout specifies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Packed rows: many rows of one layout, stored as the value of one cache entry in Arrow's stream format.
 
 An entry's schema has one column for each column of the layout, with the same name (`val.pixels`) and with the items
-that a dataset yields. A null is replaced by the layout's fill value; Arrow's own nulls are not used. The schema's
+that a dataset yields. A null is encoded as the layout specifies; Arrow's own nulls are not used. The schema's
 metadata contains the layout, so that an entry can be read without other information.
 https://arrow.apache.org/docs/format/Columnar.html
 """

@@ -1,4 +1,4 @@
-"""Runs SQL statements and returns typed results. Each statement uses its own connection."""
+"""Runs SQL statements with typed results and this package's errors. Each statement uses its own connection."""
 
 from __future__ import annotations
 

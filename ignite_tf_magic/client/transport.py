@@ -35,7 +35,7 @@ class ByteStream(Protocol):
         """Wait for bytes and put some into `space`. Return their number, at least 1."""
 
     def is_quiet(self, for_s: float = 0.0) -> bool:
-        """Wait `for_s` seconds for something to receive. Return whether nothing came, not even the stream's end."""
+        """Wait up to `for_s` seconds for data. Return whether nothing came, not even the end of the stream."""
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """Limit how long each later send or receive waits for progress, in seconds; None waits forever."""

@@ -182,7 +182,7 @@ class _Load:
             raise
 
     def _check_second_writing(self, before: dict[uuid.UUID, int]) -> None:
-        """Refuse the load if a region would be full after the rows replace the old ones."""
+        """Refuse the load if writing the rows again, in place of the old ones, would fill a region."""
         after = _used_bytes(self._client)
         grown = max((after[node] - before[node] for node in after.keys() & before.keys()), default=0)
         freed = grown * min(self._client.cache(self._cache).size() / self._rows.num_rows, 1)

@@ -44,7 +44,7 @@ Reason = Callable[[Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class _FittedColumn:
-    """A column of the table, and the type code of its values. `is_empty` means that no row has a value."""
+    """A column of the table, and the type code of its values. If `is_empty`, no row has a value and any type fits."""
 
     column: TableColumn
     code: int
