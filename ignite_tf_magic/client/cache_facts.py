@@ -189,7 +189,7 @@ def load_mark(facts: Facts) -> LoadMark | None:
     load = facts.get("load")
     try:
         return LoadMark(**{**load, "state": LoadState(load["state"])}) if isinstance(load, dict) else None
-    except (TypeError, ValueError, KeyError):  # noted by a later version
+    except (TypeError, ValueError, KeyError):  # written by a later version
         return None
 
 

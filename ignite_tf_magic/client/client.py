@@ -172,7 +172,7 @@ class Client(Closing):
         isolation: Isolation = Isolation.REPEATABLE_READ,
         timeout_s: float = 10.0,
     ) -> Transaction:
-        """Begin a transaction on a connection of its own.
+        """Begin a transaction on its own connection.
 
             with client.transaction() as transaction:
                 cache = client.cache("ACCOUNTS").within(transaction)

@@ -55,7 +55,7 @@ class NewsFilter:
         """Return the new rows of a scan's page, except those with keys up to `after`.
 
         Raises:
-            SchemaError: A key is not a whole number, and `after` was given.
+            SchemaError: A key is not a whole number, and `after` was passed.
         """
         if self._after is not None:
             starts = index(page)[0]

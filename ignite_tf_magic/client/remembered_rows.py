@@ -34,7 +34,7 @@ class RememberedRows:
         return len(self._recent) + sum(len(keys) for keys, _ in self._runs)
 
     def take(self, keys: NDArray[np.uint64], rows: NDArray[np.uint64]) -> list[int]:
-        """Remember rows in order. Return the numbers of those that differ from the last known row of their key."""
+        """Remember rows in order. Return the indexes of rows that are new or changed for their key."""
         news = []
         before = self._in_runs(keys).tolist()
         for number, (key, row) in enumerate(zip(keys.tolist(), rows.tolist(), strict=True)):
