@@ -53,7 +53,7 @@ def connect(options: ConnectOptions) -> Client:
 
 
 class Client(Closing):
-    """A cluster."""
+    """A client of one cluster."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

@@ -60,7 +60,7 @@ Packed = bytes | memoryview
 def entries_of(found: ColumnChunk) -> list[tuple[Any, int, Packed]]:
     """Return (key, number of rows, packed rows) for each entry of a chunk with the layout of `entry_layout`."""
     entries: list[Packed] = [entry for part in found.parts[-1] for entry in part]
-    found.parts[-1] = []  # NumPy would make arrays of views
+    found.parts[-1] = []  # NumPy would convert the views to arrays
     *keys, counts, _ = (cast("NDArray[Any]", column).tolist() for column in found.columns())
     return list(zip(keys[0] if len(keys) == 1 else zip(*keys, strict=True), counts, entries, strict=True))
 

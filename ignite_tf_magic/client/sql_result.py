@@ -50,12 +50,12 @@ _KIND_OF_TYPE: dict[type, str] = {
     uuid.UUID: "uuid",
     bytes: "binary",
 }
-_MOST_DIGITS = 76  # of Arrow's decimals
+_MOST_DIGITS = 76  # the limit of Arrow's decimals
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Name and kind of one column of a result.
+    """The name and kind of one column of a result.
 
     Attributes:
         kind: boolean, integer, float, decimal, text, date, time, timestamp, uuid, binary, object, or null

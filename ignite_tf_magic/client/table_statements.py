@@ -50,7 +50,7 @@ class TableStatements:
     def merge(
         self, columns: Sequence[TableColumn], values: Sequence[Sequence[Any]], watch: RegionWatch
     ) -> Iterator[int]:
-        """Write rows, over rows with the same keys; yield the number of rows of each statement.
+        """Write rows, replacing rows with the same keys; yield the number of rows of each statement.
 
         Args:
             columns: The columns to write; the others get their default, or NULL.
