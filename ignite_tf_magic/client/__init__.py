@@ -1,6 +1,6 @@
-"""The thin client: sockets, topology, page streams, bulk load. `connect` is the way in.
+"""The thin client: sockets, topology, page streams, bulk load. Start with `connect`.
 
-The names below are found on first use: who may need a cluster, and in most cases does not, loads no client.
+The names below are imported on first use. So code that rarely needs a cluster does not load the client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All rows of a small cache, one by one; for training data see `cache_scan`."""
+"""Reads all rows of a small cache one by one. For training data see `cache_scan`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALL_PARTITIONS = -1
 
 
 def all_rows(cache: Cache, page_rows: int = 1024) -> Iterator[tuple[Any, Any]]:
-    """Read the rows of a cache, each once, in no order, through one node. Rows that change meanwhile may be missed.
+    """Yield the rows of a cache through one node, each once, in no order. May miss rows that change meanwhile.
 
     Raises:
         CacheNotFound: The cache does not exist.

@@ -1,10 +1,10 @@
-"""Notes on caches beside their rows: one small cache that every node holds whole, one JSON text per cache.
+"""Stores facts about caches outside their rows, in one small replicated cache with one JSON text per cache.
 
     {"cache_id": ..., "load": {"state": "loading", "rows": ..., "expected_rows": ..., "started_at": ..., ...}}
 
-A load is marked before its first row, now and then while it goes on, and again after its last, so that one that was
-killed is told from one that is whole, and can be gone on with. Rows change by compare-and-set and keep keys that this
-version does not know. Reading creates nothing.
+A load writes its mark before its first row, at intervals while it runs, and after its last row. So a killed load can be
+distinguished from a complete one, and can be resumed. Facts change by compare-and-set and keep keys that this version
+does not know. Reading does not create the cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 
-# Of caches in which this package keeps notes, and of none that holds a user's data.
+# Prefix of caches that store this package's own data. No cache with user data has it.
 NOTES_PREFIX = "ignite-tf-"
 CACHE = f"{NOTES_PREFIX}caches"
 PATIENCE_S = 20.0
@@ -48,7 +48,7 @@ Facts = Mapping[str, Any]
 
 
 class LoadState(str, Enum):
-    """How far a load has come."""
+    """The state of a load."""
 
     LOADING = "loading"
     COMPLETE = "complete"
@@ -56,17 +56,17 @@ class LoadState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class LoadMark:
-    """What is noted of the load that made a cache.
+    """The stored facts about the load that made a cache.
 
     Attributes:
         state: "loading" from before the first row until after the last.
-        rows: Rows of the source that are written for sure, from the first one; once it is complete, all of them.
-        expected_rows: Rows that the cache is to have.
+        rows: Number of rows certainly written, counted from the first of the source; all rows once it is complete.
+        expected_rows: Number of rows that the cache will have.
         started_at: Seconds since 1970 by the loader's clock.
         by: The loader: its host and process id.
-        source: Tells the rows of its source from others.
-        way: How they come into the cache: "new", "append", or "upsert".
-        first_key: Number of the first row, where rows are numbered.
+        source: Identifies the rows of the source.
+        way: How rows are written: "new", "append", or "upsert".
+        first_key: Number of the first row, if rows are numbered.
     """
 
     state: LoadState
@@ -80,7 +80,7 @@ class LoadMark:
 
 
 def read_facts(client: Client, cache: str) -> Facts:
-    """Return what is noted of a cache; nothing where nothing is.
+    """Return the facts of a cache; empty if none are stored.
 
     Raises:
         ConnectionFailed: No node answers.
@@ -92,16 +92,17 @@ def read_facts(client: Client, cache: str) -> Facts:
 
 
 def update_facts(client: Client, cache: str, change: Callable[[Facts], Facts | None]) -> None:
-    """Change what is noted of a cache, whoever else does at the same time; goes on while nodes come and go.
+    """Change the facts of a cache by compare-and-set. Keeps trying while nodes join and leave.
 
     Args:
         client: A client of the cluster.
         cache: Name of the cache.
-        change: Gives the new facts for the old ones, None to remove the row; may be called several times, and a
-            change may be carried out twice.
+        change: Returns the new facts for the old ones, or None to remove them. May be called several times, and a
+            change may be applied twice.
 
     Raises:
-        DeadlineExceeded: It could not be written for 20 s.
+        DeadlineExceeded: The facts could not be written for 20 s.
+        ServerError: This user may not write them.
     """
     failure: IgniteTfError | None = None
 
@@ -125,13 +126,13 @@ def update_facts(client: Client, cache: str, change: Callable[[Facts], Facts | N
 
 
 def mark_loading(client: Client, cache: str, expected_rows: int, **more: Any) -> LoadMark:
-    """Note that a load into a new cache begins. What was noted of an earlier one of that name is forgotten.
+    """Record that a load into a new cache begins. Facts of an earlier cache of that name are dropped.
 
     Args:
-        client: Of the cluster.
+        client: A client of the cluster.
         cache: The cache's name.
-        expected_rows: Rows that it is to have.
-        **more: What else is noted: `rows`, `source`.
+        expected_rows: Number of rows that the cache will have.
+        **more: Other attributes of the mark: `rows`, `source`.
     """
     mark = new_mark(expected_rows, **more)
     update_facts(client, cache, lambda _: with_load({}, cache, mark))
@@ -139,16 +140,17 @@ def mark_loading(client: Client, cache: str, expected_rows: int, **more: Any) ->
 
 
 def new_mark(expected_rows: int, *, rows: int = 0, **more: Any) -> LoadMark:
-    """Return the mark of a load of this process that begins now."""
+    """Return the mark of a load that this process begins now."""
     by = f"{socket.gethostname()}:{os.getpid()}"
     return LoadMark(LoadState.LOADING, rows, expected_rows, time.time(), by, **more)
 
 
 def change_mark(client: Client, cache: str, old: LoadMark | None, new: LoadMark) -> None:
-    """Note how a load goes on, if nobody has noted anything else meanwhile.
+    """Record the progress of a load, unless another load has changed the mark meanwhile.
 
     Raises:
         LoadIncomplete: Another load has begun.
+        IgniteTfError: Another load has begun and ended.
     """
     taken = False
 
@@ -167,7 +169,7 @@ def change_mark(client: Client, cache: str, old: LoadMark | None, new: LoadMark)
 
 
 def mark_complete(client: Client, cache: str, mark: LoadMark, rows: int) -> None:
-    """Note that a load has written all its rows, unless another one has begun since."""
+    """Record that a load has written all its rows, unless another load has begun since."""
     done = replace(mark, state=LoadState.COMPLETE, rows=rows)
 
     def change(facts: Facts) -> Facts:
@@ -177,30 +179,30 @@ def mark_complete(client: Client, cache: str, mark: LoadMark, rows: int) -> None
 
 
 def forget(client: Client, cache: str) -> None:
-    """Remove what is noted of a cache that is gone."""
+    """Remove the facts of a cache that no longer exists."""
     if read_facts(client, cache):
         update_facts(client, cache, lambda _: None)
 
 
 def load_mark(facts: Facts) -> LoadMark | None:
-    """Return what is noted of the cache's load; None when it was not made by a load."""
+    """Return the mark of the cache's load; None if no load made the cache."""
     load = facts.get("load")
     try:
         return LoadMark(**{**load, "state": LoadState(load["state"])}) if isinstance(load, dict) else None
-    except (TypeError, ValueError, KeyError):  # noted by a later version
+    except (TypeError, ValueError, KeyError):  # written by a later version
         return None
 
 
 def check_complete(client: Client, cache: str, facts: Facts | None = None) -> None:
-    """Refuse a cache whose load did not come to its end.
+    """Refuse a cache whose load is incomplete.
 
     Args:
-        client: Of the cluster.
+        client: A client of the cluster.
         cache: The cache's name.
-        facts: What is noted of it, where that has been read.
+        facts: The facts of the cache, if already read.
 
     Raises:
-        LoadIncomplete: It has not, or not yet; says how many of how many rows are there.
+        LoadIncomplete: The load failed or is still running; the error states how many of how many rows exist.
     """
     mark = load_mark(read_facts(client, cache) if facts is None else facts)
     if mark is not None and mark.state is not LoadState.COMPLETE:
@@ -214,7 +216,7 @@ def check_complete(client: Client, cache: str, facts: Facts | None = None) -> No
 
 
 def spare_name(cache: str) -> str:
-    """Name the cache in which rows are gathered that are to replace those of another one."""
+    """Return the name of the cache that collects rows before they replace those of another cache."""
     return f"{cache}-loading"
 
 
@@ -223,14 +225,14 @@ def _utc(seconds: float) -> str:
 
 
 def with_load(facts: Facts, cache: str, mark: LoadMark) -> Facts:
-    """Return the facts of a cache with another mark."""
+    """Return a cache's facts with another load mark."""
     return {**facts, "cache_id": messages.cache_id(cache), "load": asdict(mark)}
 
 
 def _parse(text: Any) -> dict[str, Any]:
     try:
         facts = json.loads(text) if isinstance(text, str) else {}
-    except (ValueError, RecursionError):  # a row of another program's
+    except (ValueError, RecursionError):  # a row of another program
         return {}
     return facts if isinstance(facts, dict) else {}
 
@@ -247,7 +249,7 @@ def _compare_and_set(facts: Cache, name: str, change: Callable[[Facts], Facts | 
 
 
 def _created(client: Client) -> Cache:
-    # Transactional, as a compare-and-set whose answer was lost is then done on all copies or on none.
+    # Transactional: if the answer to a compare-and-set is lost, it was still applied to all copies or to none.
     return client.get_or_create_cache(
         CacheConfig(
             CACHE, mode=CacheMode.REPLICATED, atomicity=AtomicityMode.TRANSACTIONAL, read_from_backup=False

@@ -1,4 +1,4 @@
-"""Reading partitions wherever they are: on at the new owner when a node is lost, or saying what is lost."""
+"""Reads partitions from their owners. After a node is lost it continues at the new owners or raises PartitionsLost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.protocol.ops import Status
 
-# A replicated cache has no partition map: each node holds all rows, and one scan reads them.
+# The only partition of a replicated cache, which has no partition map: each node holds all rows, one scan reads them.
 WHOLE_CACHE = -1
 MAX_ATTEMPTS = 6
 RECOVERY_TIMEOUT_S = 40.0
-# Words of the servers' own exceptions; the status is the same for all of them.
+# Parts of messages of the servers' own exceptions, which all have the same status.
 _TRANSIENT = (
     *("ClusterTopology", "topology", "reserve", "not owner", "node left", "left the grid", "exchange"),
     "fetch data from node",
@@ -42,14 +42,14 @@ _LOST = ("partition data has been lost", "CacheInvalidStateException", "lost par
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Who owned what when a reader was made, against which later losses show.
+    """Owners and nodes at the time a reader was created. Later losses are detected by comparison with it.
 
     Attributes:
-        owners: Partition -> node of its primary copy; the key is WHOLE_CACHE for a replicated cache, and for one of
-            which the cluster does not tell who owns what.
-        nodes: The server nodes then.
+        owners: Partition -> node of its primary copy. The key is WHOLE_CACHE for a replicated cache, and for a cache
+            whose owners the cluster does not report.
+        nodes: The server nodes at that time.
         backups: Copies of each partition besides the primary.
-        size: Rows of the cache then.
+        size: Number of rows at that time.
     """
 
     cache: str
@@ -60,18 +60,18 @@ class Baseline:
 
     @property
     def rows_of_a_node(self) -> float:
-        """Rows that a node keeps about, copies of others' included."""
+        """The average number of rows on a node, including backup copies."""
         return self.size * (1 + self.backups) / len(self.nodes)
 
     def at(self, owners: Mapping[int, uuid.UUID], nodes: Iterable[uuid.UUID]) -> Baseline:
-        """Return the same for the owners and nodes of a later time; what left before was made up for."""
+        """Return this baseline with the owners and nodes of a later time, after earlier losses were recovered."""
         return replace(self, owners=owners, nodes=frozenset(nodes))
 
     def lost(self, alive: Iterable[uuid.UUID], partitions: Iterable[int]) -> list[int]:
-        """List those partitions all copies of which may be gone.
+        """Return those partitions all copies of which may be lost, sorted.
 
         With b backups any b nodes may leave. When more have left, each partition whose primary was
-        among them counts as lost: which backup went where is not part of the protocol.
+        among them counts as lost, because the protocol does not say which node holds which backup.
         """
         departed = self.nodes - frozenset(alive)
         if len(departed) <= self.backups:
@@ -80,31 +80,31 @@ class Baseline:
 
 
 class CacheLike(Protocol):
-    """What a scan needs of a cache."""
+    """The methods of a cache that a scan needs."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The cache's name."""
 
     @property
     def cache_id(self) -> int:
-        """Its number in requests."""
+        """The number that identifies the cache in requests."""
 
     def partition_map(self) -> PartitionMap:
-        """Ask who owns what."""
+        """Ask for the owner of each partition."""
 
     def size(self) -> int:
-        """Count its rows."""
+        """Return the number of rows."""
 
     def is_on_disk(self) -> bool:
-        """Return whether nodes keep its rows on disk, and have them again after a restart."""
+        """Return whether nodes keep the rows on disk, and still have them after a restart."""
 
 
 class CacheScan:
-    """Reads partitions in one thread, over a connection of its own to each owner in turn.
+    """Reads partitions in one thread, over a separate connection to each owner in turn.
 
-    Iterate `series` or `pages` once; `close` from any thread ends the reading at once. With a query it gives the rows
-    of that, `PIECE_PARTITIONS` at once.
+    Iterate over `series` or `pages` once. `close` from any thread ends the scan at once. With a query, the scan gives
+    the rows of that query, for `PIECE_PARTITIONS` partitions at once.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class CacheScan:
         self._attempts = 0
 
     def close(self) -> None:
-        """End the reading; a thread inside `pages` gets no further page."""
+        """End the scan. A thread inside `pages` gets no further page."""
         with self._lock:
             self._closed = True
             if self._channel:
@@ -140,19 +140,20 @@ class CacheScan:
         return self._closed
 
     def pages(self) -> Iterator[ScannedPage]:
-        """Yield what `series` does, page by page."""
+        """Yield the pages of `series` one by one."""
         for series in self.series():
             yield from series.pages()
 
     def series(self) -> Iterator[ScannedSeries]:
-        """Yield series of pages until all partitions were read; each is valid until the next is asked for.
+        """Yield series of pages until all partitions are read. Each is valid until the next is requested.
 
-        Partitions come in the order asked for; those of one owner in a row are read several at a time.
-        Blocks. A lost node is waited for and replaced by the new owners of its partitions.
+        Partitions come in the requested order; adjacent partitions of one owner are read several at a time.
+        Blocks. When a node is lost, waits for new owners of its partitions.
 
         Raises:
-            PartitionsLost: Rows are gone with the nodes that held them.
-            ConnectionFailed, ServerError: Reading failed again and again.
+            PartitionsLost: Rows were lost with the nodes that held them.
+            ConnectionFailed, ServerError: Several attempts in a row failed.
+            IgniteTfError: The cluster named no reachable owner of a partition for 40 s.
         """
         owners: Mapping[int, uuid.UUID] = self._baseline.owners
         while self._pending and not self._is_closed():
@@ -172,7 +173,7 @@ class CacheScan:
 
     def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedSeries]:
         node_id = self._owner(owners, self._pending[0])
-        # Up to the next owner only: the order asked for holds wherever the partitions lie.
+        # Read up to the next owner only, to keep the requested order wherever the partitions lie.
         mine = deque(takewhile(lambda each: self._owner(owners, each) == node_id, self._pending))
         others = list(islice(self._pending, len(mine), None))
         channel = self._open(node_id)
@@ -221,7 +222,7 @@ class CacheScan:
         return known.get(node_id)
 
     def _recover(self, failure: IgniteTfError) -> Mapping[int, uuid.UUID]:
-        """Wait until every pending partition has an owner again; gives the new owners."""
+        """Wait until every pending partition has an owner again. Return the new owners."""
         self._attempts += 1
         if isinstance(failure, ServerError):
             self._check_transient(failure)
@@ -262,7 +263,7 @@ class CacheScan:
 
     def _check_lost(self, alive: Iterable[uuid.UUID]) -> None:
         lost = self._baseline.lost(alive, self._pending)
-        # Of rows on disk the cluster itself knows which are lost, and refuses to read those (_LOST).
+        # If rows are on disk, the cluster itself knows which are lost and refuses to read those (_LOST).
         if lost and not self._cache.is_on_disk():
             departed = len(self._baseline.nodes - frozenset(alive))
             raise PartitionsLost(

@@ -1,8 +1,9 @@
 """One open connection to one node: drives `protocol.Connection` over a transport.
 
-Ways to use a channel, never mixed: `call` for control (any thread, one at a time); `submit` with `next_answer` or
-`next_answers` by one thread that keeps several requests in flight; or, after a `call` that subscribed to something,
-`submit` with `next_event` by one thread.
+A channel is used in one of these ways, never in several at once:
+- `call` for control requests, from any thread, one at a time;
+- `submit` with `next_answer` or `next_answers`, by one thread that keeps several requests pending;
+- after a `call` that subscribed to something, `submit` with `next_event`, by one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 class Channel(Closing):
-    """An open, greeted connection. Close it, or use it as a context manager."""
+    """An open connection after its handshake. Close it, or use it as a context manager."""
 
     def __init__(
         self, transport: ByteStream, endpoint: Endpoint, connection: Connection, node: Handshaken
@@ -52,48 +53,48 @@ class Channel(Closing):
 
     @property
     def local_port(self) -> int:
-        """The port of this side, by which the node names the connection."""
+        """The local port, by which the node identifies the connection."""
         return self._transport.local_port
 
     def close(self) -> None:
-        """Close the connection; wakes a thread that waits on it."""
+        """Close the connection. A thread that waits on it is woken."""
         self._transport.close()
 
     def is_fresh(self) -> bool:
-        """Whether the node has neither closed the idle connection nor sent anything on it."""
+        """Return whether the node has neither closed the idle connection nor sent anything on it."""
         return self._transport.is_quiet()
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Limit the wait for each part of an answer."""
+        """Limit the wait for each part of an answer; None waits forever."""
         self._transport.set_timeout(timeout_s)
 
     def call(self, request: Request, parse: Callable[[memoryview], T]) -> T:
-        """Send a request, wait for its answer, and read it. Safe from any thread.
+        """Send a request, wait for its answer, and parse it. Safe from any thread.
 
         Raises:
             ServerError: The node refused the request.
-            ConnectionLost: The connection broke; the request may or may not have been carried out.
+            ConnectionLost: The connection broke. The request may or may not have been carried out.
         """
         with self._lock:
             request_id = self.submit(request)
             answer = self.next_answer()
             while answer.request_id != request_id:
                 answer = self.next_answer()
-            # Copied, because reading it may ask for a binary type over this very channel.
+            # Copied, because parsing may request a binary type over this same channel.
             payload = bytes(payload_of(answer, request))
         return parse(memoryview(payload))
 
     def submit(self, request: Request) -> int:
-        """Queue a request; gives the id of its answer. It is sent when `next_answer` has to wait.
+        """Queue a request and return the id of its answer. It is sent when `next_answer` has to wait.
 
-        Requests made while answers are at hand thus leave together: each send wakes a thread of the node.
+        So requests that are queued while answers are available are sent together. Each send wakes a thread of the node.
         """
         request_id, data = self._connection.send(request)
         self._unsent.append(data)
         return request_id
 
     def flush(self, more: bytes | memoryview = b"") -> None:
-        """Send what is queued, and then `more`."""
+        """Send the queued requests, then `more`."""
         parts = [*self._unsent, more] if more else self._unsent
         if parts:
             data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -101,7 +102,7 @@ class Channel(Closing):
             self._transport.send(data)
 
     def next_answer(self) -> Response | Fault:
-        """Wait for the next answer, whichever request it belongs to.
+        """Wait for the next answer to any request.
 
         Its payload is valid until the next call.
         """
@@ -110,7 +111,7 @@ class Channel(Closing):
         return answer
 
     def next_answers(self) -> list[Response | Fault]:
-        """Wait for at least one answer; give all that have arrived, whichever requests they belong to.
+        """Wait for at least one answer. Return all that have arrived, to any requests.
 
         Their payloads are valid until the next call.
         """
@@ -120,7 +121,7 @@ class Channel(Closing):
         return answers
 
     def next_event(self, within_s: float) -> Response | Fault | Notification | None:
-        """Wait for what the node sends next, asked for or not; None when nothing has come for so long.
+        """Wait for the next answer or notification; return None if nothing comes within `within_s` seconds.
 
         Its payload is valid until the next call.
         """
@@ -132,15 +133,15 @@ class Channel(Closing):
         return event
 
     def reserve_ids(self, number: int) -> int:
-        """Set request ids aside for a sweep, which uses `flush` and `receive_into` while nothing else does."""
+        """Reserve request ids for a sweep. It uses `flush` and `receive_into`, and nothing else uses the channel."""
         return self._connection.reserve_ids(number)
 
     def receive_into(self, space: memoryview) -> int:
-        """Wait for bytes and put some into `space`; gives how many."""
+        """Wait for bytes and put some into `space`. Return their number."""
         return self._transport.receive_into(space)
 
     def buffer(self, num_bytes: int) -> bytearray:
-        """Return memory to receive into; the same again until more is asked for."""
+        """Return memory to receive into; the same memory until a larger size is requested."""
         if len(self._buffer) < num_bytes:
             self._buffer = bytearray(num_bytes)
         return self._buffer
@@ -183,11 +184,12 @@ def server_error(fault: Fault, operation: int) -> ServerError:
 
 
 def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContext | None) -> Channel:
-    """Connect to a node and greet it.
+    """Connect to a node and perform the handshake.
 
     Raises:
-        ConnectionFailed: No Ignite node answers there, or it is starting.
-        HandshakeError: It answered with a refusal; AuthenticationError for user and password.
+        ConnectionFailed: No Ignite node answers there, or it is still starting.
+        HandshakeError: The node refused the handshake.
+        AuthenticationError: The node refused the user name or password.
     """
     timeout_s = min(options.timeout_s, HANDSHAKE_TIMEOUT_S)
     transport = open_transport(endpoint, tls, timeout_s, options.dial)
@@ -211,10 +213,10 @@ def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContex
 
 @contextmanager
 def open_any_channel(options: ConnectOptions) -> Iterator[Channel]:
-    """Connect to the first endpoint that answers; closed with the block. Answers may take as long as they need.
+    """Connect to the first endpoint that answers. The block's end closes the channel. Answers have no timeout.
 
     Raises:
-        ConnectionFailed: None answers.
+        ConnectionFailed: No endpoint answers.
     """
     tls = tls_context(options.tls) if options.tls else None
     refused: list[str] = []

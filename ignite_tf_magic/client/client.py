@@ -1,4 +1,4 @@
-"""The thin client as its users call it: a cluster and its caches.
+"""The thin client's public interface: `connect`, `Client` and `Cache`.
 
     with connect(ConnectOptions(endpoints=(Endpoint("db1"),))) as client:
         cache = client.cache("MNIST")
@@ -53,34 +53,35 @@ def connect(options: ConnectOptions) -> Client:
 
 
 class Client(Closing):
-    """A cluster."""
+    """A client of one cluster."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self.types = TypeRegistry(router)
 
     def close(self) -> None:
-        """Close the control connection. Scans under way have connections of their own."""
+        """Close the control connection and idle ones. Running scans have their own connections."""
         self._router.close()
 
     @property
     def router(self) -> Router:
-        """The way to the nodes."""
+        """The router, which connects to the nodes."""
         return self._router
 
     def nodes(self) -> tuple[Node, ...]:
-        """Ask for the server nodes that accept thin clients."""
+        """Ask the cluster for the server nodes that accept thin clients."""
         return self._router.nodes()
 
     def heartbeat(self) -> TopologyVersion | None:
-        """Ask a node for nothing; gives the newest topology version it told of, None when it told of none.
+        """Send a heartbeat to a node and return the newest topology version it has reported.
 
-        The cheapest way to notice that nodes or caches came or went since the client connected.
+        Return None if no node has reported a version. This is the cheapest way to notice that nodes or caches came or
+        went since the client connected.
         """
         return self._router.heartbeat()
 
     def is_active(self) -> bool:
-        """Ask whether the cluster is active; a cluster with persistence starts inactive."""
+        """Return whether the cluster is active. A cluster with persistence starts inactive."""
         return self._router.call(messages.cluster_state(), messages.parse_int8) != 0
 
     def set_active(self, active: bool) -> None:
@@ -88,32 +89,32 @@ class Client(Closing):
         self._router.call(messages.change_cluster_state(int(active)), messages.parse_nothing)
 
     def cache_names(self) -> list[str]:
-        """List the caches, sorted."""
+        """Return the names of all caches, sorted."""
         return sorted(self._router.call(messages.cache_names(), messages.parse_names))
 
     def create_cache(self, config: CacheConfig) -> Cache:
         """Create a cache.
 
         Raises:
-            ServerError: It exists already, or the configuration is invalid.
-            ConnectionFailed: The node that answers has not joined its cluster in time.
+            ServerError: The cache already exists, or the configuration is invalid.
+            ConnectionFailed: The node that answers did not join its cluster in time.
         """
         self._await_joined()
         self._router.call(messages.create_cache(config, exist_ok=False), messages.parse_nothing, repeat=False)
         return Cache(self, config.name)
 
     def get_or_create_cache(self, config: CacheConfig) -> Cache:
-        """Create a cache unless one of that name exists, whatever its configuration.
+        """Return the cache of that name, whatever its configuration. Create it if it does not exist.
 
         Raises:
-            ConnectionFailed: The node that answers has not joined its cluster in time.
+            ConnectionFailed: The node that answers did not join its cluster in time.
         """
         self._await_joined()
         self._router.call(messages.create_cache(config, exist_ok=True), messages.parse_nothing)
         return Cache(self, config.name)
 
     def _await_joined(self) -> None:
-        """Wait until the node has a place in its cluster: one that is to make a cache before that halts itself."""
+        """Wait until the node has joined its cluster. A node that creates a cache before that halts itself."""
 
         def place() -> bool | None:
             version = self.heartbeat()
@@ -128,17 +129,18 @@ class Client(Closing):
         """Destroy a cache with all its rows.
 
         Raises:
-            CacheNotFound: There is none of that name.
+            CacheNotFound: No cache has that name.
         """
         self.cache_call(
             name, messages.destroy_cache(messages.cache_id(name)), messages.parse_nothing, repeat=False
         )
 
     def cache(self, name: str) -> Cache:
-        """Return a cache that exists, by its own name.
+        """Return an existing cache by its own name.
 
         Raises:
-            CacheNotFound: There is none of that name; the error lists near names, and the cache of such a table.
+            CacheNotFound: No cache has that name. The error lists similar names, and the caches of tables with similar
+                names.
         """
         names = self.cache_names()
         if name not in names:
@@ -147,12 +149,12 @@ class Client(Closing):
         return Cache(self, name)
 
     def find_cache(self, name: str) -> Cache:
-        """Return a cache that exists, by its own name, or else by that of its SQL table, as a statement has it.
+        """Return an existing cache by its own name or, failing that, by the name of its SQL table.
 
-        What a person has typed is looked for here.
+        A table name is written as in a SQL statement. Use this method for names that a person has typed.
 
         Raises:
-            CacheNotFound: There is neither; the error lists near names of both.
+            CacheNotFound: No cache and no table has that name. The error lists similar names of both.
             CacheNameError: Several caches have tables of that name.
         """
         names = self.cache_names()
@@ -170,19 +172,20 @@ class Client(Closing):
         isolation: Isolation = Isolation.REPEATABLE_READ,
         timeout_s: float = 10.0,
     ) -> Transaction:
-        """Begin a transaction on a connection of its own.
+        """Begin a transaction on its own connection.
 
             with client.transaction() as transaction:
                 cache = client.cache("ACCOUNTS").within(transaction)
                 cache.put("a", cache.get("a") - 1)
 
-        Whoever holds locks must not wait for a request outside of the transaction: when somebody makes a cache or a
-        node comes, the cluster waits for the locks, and the request for the cluster, until `timeout_s` is over.
+        While a transaction holds locks, do not wait for a request outside the transaction. If somebody creates a cache
+        or a node joins meanwhile, the cluster waits for the locks and the request waits for the cluster, until
+        `timeout_s` is over.
 
         Args:
-            concurrency: Lock rows when they are touched, or check them when it commits.
-            isolation: What it sees of others meanwhile.
-            timeout_s: After this time the node rolls it back.
+            concurrency: Whether rows are locked when they are touched, or checked at commit.
+            isolation: Which changes by others the transaction sees.
+            timeout_s: The node rolls the transaction back after this time.
 
         Raises:
             ConnectionFailed: No node answers.
@@ -192,7 +195,7 @@ class Client(Closing):
     def cache_call(
         self, name: str, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True
     ) -> T:
-        """Ask any node about a cache; a missing cache becomes CacheNotFound."""
+        """Send a request about a cache to any node. A missing cache raises CacheNotFound."""
         try:
             return self._router.call(request, parse, repeat=repeat)
         except ServerError as error:
@@ -204,19 +207,19 @@ class Client(Closing):
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache of a cluster; its rows are read and written at once, or `within` a transaction."""
+    """One cache of a cluster. Its rows are read and written directly, or in a transaction; see `within`."""
 
     client: Client
     name: str
     transaction: Transaction | None = None
 
     def within(self, transaction: Transaction) -> Cache:
-        """Return the same cache with its rows read and written in a transaction."""
+        """Return the same cache, with its rows read and written in a transaction."""
         return replace(self, transaction=transaction)
 
     @property
     def cache_id(self) -> int:
-        """The number under which requests name the cache."""
+        """The number that identifies the cache in requests."""
         return messages.cache_id(self.name)
 
     def _ask(self, request: Request, parse: Callable[[memoryview], T]) -> T:
@@ -228,11 +231,11 @@ class Cache:
         return self.client.cache_call(self.name, request, parse, repeat=repeat)
 
     def size(self) -> int:
-        """Count the rows of the cache, in the whole cluster, each once."""
+        """Return the number of rows in the whole cluster, without backup copies."""
         return self._ask(messages.size(self.cache_id), messages.parse_int64)
 
     def is_on_disk(self) -> bool:
-        """Return whether nodes keep the rows on disk; False where the cluster does not tell, as without SQL."""
+        """Return whether nodes keep the rows on disk; False if the cluster does not report it, as without SQL."""
         try:
             region = self._ask(metrics.region_of(self.name), metrics.parse_region_of)
             return region in self._ask(metrics.regions_on_disk(), metrics.parse_regions_on_disk)
@@ -240,7 +243,7 @@ class Cache:
             return False
 
     def get(self, key: Any) -> Any:
-        """Read a value, None when the key is not there."""
+        """Return the value of a key, or None if the key does not exist."""
         self._announce(key)
         return self._call(
             key_value.get(self.cache_id, key),
@@ -248,7 +251,7 @@ class Cache:
         )
 
     def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Read the values of those keys that are there. Keys are numbers, strings or UUIDs."""
+        """Return the values of those keys that exist. Keys are numbers, strings or UUIDs."""
         wanted = list(keys)
         self._announce(*wanted)
         return dict(
@@ -259,24 +262,24 @@ class Cache:
         )
 
     def contains(self, key: Any) -> bool:
-        """Ask whether a key is there."""
+        """Return whether a key exists."""
         self._announce(key)
         return self._call(key_value.contains(self.cache_id, key), messages.parse_bool)
 
     def contains_all(self, keys: Iterable[Any]) -> bool:
-        """Ask whether all of some keys are there, in one request."""
+        """Return whether all the keys exist. Sends one request."""
         wanted = list(keys)
         self._announce(*wanted)
         return self._call(key_value.contains_all(self.cache_id, wanted), messages.parse_bool)
 
     def put(self, key: Any, value: Any, ttl_s: float | None = None) -> None:
-        """Write one row, over an older one with the same key.
+        """Write one row. It replaces a row with the same key.
 
         Args:
-            key: Its key.
-            value: Its value.
-            ttl_s: Time after which the server removes it, counted from its last writing; None keeps it. Not
-                within a transaction.
+            key: The key.
+            value: The value.
+            ttl_s: Seconds after which the server removes the row, counted from its last write. None keeps the row.
+                Not supported within a transaction.
         """
         self._announce(key, value)
         request = key_value.put(self.cache_id, key, value)
@@ -285,13 +288,13 @@ class Cache:
         self._call(request, messages.parse_nothing)
 
     def put_all(self, rows: Mapping[Any, Any]) -> None:
-        """Write rows, in one request. In an ATOMIC cache a failure may leave some of them written."""
+        """Write rows in one request. In an ATOMIC cache a failure may leave some of them written."""
         for key, value in rows.items():
             self._announce(key, value)
         self._call(key_value.put_all(self.cache_id, rows), messages.parse_nothing)
 
     def put_if_absent(self, key: Any, value: Any) -> bool:
-        """Write one row unless its key is there; gives whether it was written.
+        """Write one row unless its key exists. Return whether it was written.
 
         Raises:
             ConnectionLost: The row may or may not have been written.
@@ -301,7 +304,7 @@ class Cache:
         return self._call(request, messages.parse_bool, repeat=False)
 
     def replace_if_equals(self, key: Any, old: Any, new: Any) -> bool:
-        """Compare and set: write one row if its value is `old`, encoded alike; gives whether it was written.
+        """Replace a row's value if it equals `old` when encoded. Return whether it was replaced.
 
         Raises:
             ConnectionLost: The row may or may not have been written.
@@ -311,30 +314,29 @@ class Cache:
         return self._call(request, messages.parse_bool, repeat=False)
 
     def remove(self, key: Any) -> bool:
-        """Remove a row; gives whether it was there."""
+        """Remove a row. Return whether it existed."""
         self._announce(key)
         return self._call(key_value.remove(self.cache_id, key), messages.parse_bool)
 
     def remove_all(self, keys: Iterable[Any]) -> None:
-        """Remove rows, in one request; keys that are not there do no harm."""
+        """Remove rows in one request. Keys that do not exist are ignored."""
         unwanted = list(keys)
         self._announce(*unwanted)
         self._call(key_value.remove_all(self.cache_id, unwanted), messages.parse_nothing)
 
     def _announce(self, *values: Any) -> None:
-        """Tell the cluster the types of objects, of keys looked for, too: a part of one may decide where it is."""
+        """Register the types of binary objects. A key to look up needs it too: a field may decide its partition."""
         for value in values:
             self.client.types.announce(value)
 
     def config(self) -> CacheConfig:
-        """Read the cache's configuration, without SQL columns."""
+        """Read the cache's configuration."""
         return self._ask(messages.cache_configuration(self.cache_id), messages.parse_configuration)
 
     def partition_map(self) -> PartitionMap:
-        """Ask which node is primary for which partition.
+        """Return the node of the primary copy of each partition.
 
-        A node that is still busy with a topology change does not list the cache; it is asked again
-        for up to 30 s.
+        A node that is still busy with a topology change does not list the cache. It is asked again for up to 30 s.
 
         Raises:
             CacheNotFound: The cache does not exist.
@@ -355,7 +357,7 @@ class Cache:
         return self._ask(request, lambda payload: messages.parse_partitions(payload, self.cache_id))
 
     def baseline(self) -> Baseline:
-        """Note who owns what now, so that a later reading can tell whether rows were lost since."""
+        """Record owners, nodes and size as they are now. A later reader compares with them to detect lost rows."""
         partition_map = self.partition_map()
         nodes = [node.node_id for node in self.client.nodes()]
         config = self.config()
@@ -370,11 +372,11 @@ class Cache:
         baseline: Baseline,
         query: RowQuery | None = None,
     ) -> CacheScan:
-        """Read partitions, in this order, in one thread; see `CacheScan`."""
+        """Return a scan of partitions in this order, for one thread. See `CacheScan`."""
         return CacheScan(self.client.router, self, partitions, sizes, baseline, query)
 
     def partition_stats(self, partitions: Iterable[int] | None = None) -> dict[int, PartitionStats]:
-        """Count rows and measure the largest row of each partition, by reading all owners in parallel."""
+        """Return the row count and the largest row of each partition. Reads from all owners in parallel."""
         baseline, sizes = self.baseline(), PageSizes()
         wanted = set(baseline.owners) if partitions is None else set(partitions)
         groups: dict[uuid.UUID, list[int]] = {}

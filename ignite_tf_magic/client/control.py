@@ -1,7 +1,8 @@
-"""Apache's own Python client, pyignite, for what ours does not do: caches of any configuration, values of any type.
+"""Connects pyignite, Apache's Python client, for caches of any configuration and values of any type.
 
-Its bytes travel over a channel of ours, so that TLS, credentials, tunnels and errors are those of every other
-connection. It is slow, takes times for the client's zone, and ends strings at U+0000: rows and SQL go without it.
+pyignite's bytes travel over a channel of this package. So TLS, credentials, tunnels and errors are the same as for
+every other connection. pyignite is slow, takes times as local to the client's time zone, and ends strings at U+0000.
+Rows and SQL do not use it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _ANSWER_HEAD = struct.Struct("<iqh")
 
 @contextmanager
 def pyignite_client(options: ConnectOptions) -> Iterator[Any]:
-    """Connect a `pyignite.Client`; closed with the block. For one thread.
+    """Connect a `pyignite.Client`. The block's end closes it. For one thread.
 
     Raises:
         ConnectionFailed: No node could be reached.
-        ServerError: A node refused what was asked for.
+        ServerError: A node refused a request.
     """
     import pyignite
     from pyignite.connection.bitmask_feature import BitmaskFeature
@@ -40,7 +41,7 @@ def pyignite_client(options: ConnectOptions) -> Iterator[Any]:
 
 
 class _Wire:
-    """What pyignite needs of a connection, made of a channel: its frames in, frames back."""
+    """The connection that pyignite needs, made from a channel: takes a request frame and returns the answer frame."""
 
     alive = True
 

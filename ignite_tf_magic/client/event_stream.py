@@ -1,8 +1,8 @@
-"""The changes of a cache as one node tells of them, received by a thread of its own.
+"""Receives the changes of a cache from one node, in a background thread.
 
-A node keeps what a client does not read, in its heap and without bound. So everything is read at once, and what
-nobody takes is kept here up to a bound. A stream ends by itself wherever changes may be missing: the connection broke,
-there was no room, or the cluster changed. Whoever follows then begins another one and looks through the cache.
+A node keeps unread changes of a client in its heap, without a bound. So the thread reads everything immediately and
+keeps untaken changes here, up to a bound. A stream ends by itself when changes may be missing: the connection broke,
+the buffer was full, or the cluster changed. The follower then begins another stream and scans the cache.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from ignite_tf_magic.protocol.connection import Notification
 from ignite_tf_magic.protocol.continuous import RowEvent, continuous_query, parse_events
 from ignite_tf_magic.protocol.ops import Operation
 
-# A node tells of so many changes at once, or of fewer after this time.
+# A node sends changes in messages of this many, or of fewer after this time.
 EVENTS_AT_ONCE = 64
 _INTERVAL_MS = 50
-# It is asked so often for a sign of life and the topology's version, and given up after so many unanswered questions.
+# The node gets a heartbeat at this interval, which also reports the topology version. The stream ends after this many
+# unanswered heartbeats.
 _PULSE_S = 2.0
 _MOST_UNANSWERED = 15
 
 
 class FellBehind(IgniteTfError):
-    """More changes came than there was room for."""
+    """More changes came than the buffer holds."""
 
 
 class ClusterChanged(IgniteTfError):
-    """Nodes or caches came or went; when a cache is made anew, its continuous queries end, and no node tells of it."""
+    """Nodes or caches came or went. Recreating a cache ends its continuous queries, and no node reports that."""
 
 
 class EventStream(Closing):
-    """A continuous query, which begins with this object.
+    """A continuous query. Creating this object begins it.
 
     Args:
-        channel: A channel to a node that nobody else uses; closed with the stream.
+        channel: A channel to a node, not used by anything else. It is closed with the stream.
         cache: Id of the cache.
-        room_bytes: How much is kept that was not taken yet; one message more may be.
+        room_bytes: Maximum bytes of untaken changes, exceeded by at most one message.
 
     Raises:
         ConnectionLost: The node went away.
-        ServerError: It has no such cache, or refuses.
+        ServerError: The node has no such cache, or refuses.
     """
 
     def __init__(self, channel: Channel, cache: int, room_bytes: int) -> None:
@@ -65,32 +66,32 @@ class EventStream(Closing):
 
     @property
     def node_id(self) -> uuid.UUID:
-        """The node that tells."""
+        """The node that reports the changes."""
         return self._channel.node_id
 
     @property
     def end(self) -> IgniteTfError | None:
-        """Why it has ended; what it brought before may still be taken."""
+        """The reason why the stream has ended, else None. Earlier changes may still be taken."""
         return self._end
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, and all it brought was taken."""
+        """Whether the stream has ended and all its changes were taken."""
         with self._changed:
             return self._end is not None and not self._waiting
 
     def close(self) -> None:
-        """End the query; what was not taken is dropped."""
+        """End the query and drop untaken changes."""
         self._channel.close()
         self._thread.join()
         with self._changed:
             self._waiting.clear()
 
     def take(self, within_s: float) -> list[RowEvent]:
-        """Wait for changes; an empty list when none has come for so long, or the stream has ended.
+        """Wait for changes. Return an empty list if none comes in time or the stream has ended.
 
         Raises:
-            RemoteProtocolError: The node sent what is no change.
+            RemoteProtocolError: The node sent something that is not a change.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._end, within_s)
@@ -107,7 +108,7 @@ class EventStream(Closing):
             end = ConnectionLost(str(self._channel.endpoint), "it gives no sign of life")
         except IgniteTfError as error:
             end = error
-        finally:  # whatever happened: who takes must not wait for ever
+        finally:  # always wake a thread that waits in `take`
             with self._changed:
                 self._end = end
                 self._changed.notify_all()

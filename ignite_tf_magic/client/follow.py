@@ -1,13 +1,13 @@
-"""The rows of a cache that are there, and those that come: what is put on any node, as it is put.
+"""Follows a cache: yields its existing rows, then every row that is put on any node.
 
     with follow(client.cache("EVENTS")) as following:
         for followed in following.pages():
             decode(followed.page)
 
-A continuous query (`event_stream`) tells of changes; a scan of the whole cache (`cache_scan`) brings what is there, and
-once more what may have been missed whenever the query's stream has ended. The query begins before the scan does, and
-what it brings is kept back until the scan is over: so a row that is put meanwhile is in one of them, and an older value
-of it does not come last. What has come already is left out by `news`.
+A continuous query (`event_stream`) reports changes. A scan of the whole cache (`cache_scan`) reads the existing rows.
+The scan is repeated whenever the query's stream has ended, to find rows that were missed. The query begins before the
+scan, and its changes are held back until the scan has finished. So a row that is put during the scan is in at least
+one of them, and an older value of it does not come last. `news` removes rows that have already been delivered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ignite_tf_magic.protocol.ops import Status
 T = TypeVar("T")
 ROOM_BYTES = 64 * 1024 * 1024
 MOST_REMEMBERED = 8_000_000
-_TURN_S = 1.0  # how long is waited for changes before it is looked whether the stream has ended
+_TURN_S = 1.0  # longest wait for changes before checking whether the stream has ended
 
 
 def follow(
@@ -52,32 +52,32 @@ def follow(
     room_bytes: int = ROOM_BYTES,
     most_remembered: int = MOST_REMEMBERED,
 ) -> Follow:
-    """Follow a cache: see `Follow` for what is promised. Close it, or use it as a context manager.
+    """Follow a cache; see `Follow` for the guarantees. Close the result, or use it as a context manager.
 
     Args:
-        cache: Which one.
-        after: Leave out the rows that are there whose keys, which must be whole numbers, are not larger. Right for
-            caches whose rows are put in the order of their keys, each once; see `Follow.resume_after`.
-        partitions: Follow the rows of these only. Keys must be whole numbers, text or UUIDs, and dealt as Ignite does
-            by default. What comes is read all the same, and left out here.
-        pause_s: Give a page without rows whenever nothing has come for so long; without it nothing is given then.
-        room_bytes: How much of what comes is kept for a reader that is slower than the writers.
-        most_remembered: How many rows are remembered as read, in 16 bytes each.
+        cache: The cache to follow.
+        after: Skip existing rows whose keys are not larger than this; keys must be whole numbers. Right for caches
+            whose rows are put in the order of their keys, each once; see `Follow.resume_after`.
+        partitions: Follow only rows of these partitions. Keys must be whole numbers, text or UUIDs, in a cache with
+            Ignite's default affinity. Rows of other partitions are still received, and dropped here.
+        pause_s: Yield a page without rows whenever no row has come for this time; None never yields one.
+        room_bytes: Size of the buffer for changes when the reader is slower than the writers.
+        most_remembered: Number of delivered rows to remember, in 16 bytes each.
     """
     return Follow(cache, after, partitions, pause_s, room_bytes, most_remembered)
 
 
 class Follow(Closing):
-    """Reads the rows of a cache as they come, in one thread; `close` from any thread ends it.
+    """Reads the rows of a cache as they come, in one thread. `close` from any thread ends it.
 
-    - Every row that is there when it begins, or is put later, comes at least once, also when nodes are lost of whose
-      partitions there are other copies. Of a row that is put again and again, the newest value comes last; older ones
-      may be left out, and may come once more before it. Rows come in no order otherwise.
-    - A row comes once, unless it was put again in between, as long as no more than `most_remembered` rows were read:
-      those read before may come again when a stream of changes has ended.
-    - Rows that are removed are not told. One that is put again afterwards comes again; not if that happened while there
-      was no stream, with the same value.
-    - Memory is bounded: by `room_bytes` and one message, 16 bytes for each row remembered, and the pages of a scan.
+    - Every row that exists at the beginning, or is put later, comes at least once. That includes the loss of nodes if
+      their partitions have other copies. If a row is put repeatedly, its newest value comes last; older values may be
+      skipped, and may be repeated before the newest. There is no other order.
+    - A row comes once, unless it was put again in between, as long as at most `most_remembered` rows were read. Rows
+      read earlier than those may be repeated after a stream of changes has ended.
+    - Removals of rows are not reported. A removed row that is put again comes again, except if both happened while
+      there was no stream and the value is the same.
+    - Memory is bounded by `room_bytes` and one message, 16 bytes for each remembered row, and the pages of a scan.
     """
 
     def __init__(
@@ -107,42 +107,42 @@ class Follow(Closing):
 
     @property
     def resume_after(self) -> int | None:
-        """The key to give as `after` to who goes on later; None without `after`.
+        """The key to pass as `after` when following is resumed later; None without `after`.
 
-        All rows with keys up to it have come, if a row is put only when those with smaller keys are there: it is the
-        largest key that had come when the last scan began that is over. `look_again` brings it up to date.
+        All rows with keys up to this one have come, if each row is put only after those with smaller keys. It is the
+        largest key that had come when the last finished scan began. `look_again` brings it up to date.
         """
         return self._resume_after
 
     @property
     def node_id(self) -> uuid.UUID | None:
-        """The node that tells of changes; None before it is known."""
+        """The node that reports changes; None before it is known."""
         return self._stream.node_id if self._stream else None
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether so many rows were read that some may come again."""
+        """Whether more rows were read than are remembered, so that some may be repeated."""
         return self._news.has_forgotten
 
     def look_again(self) -> None:
-        """Have the whole cache looked through before the next changes are given."""
+        """Request a scan of the whole cache before the next changes are yielded."""
         self._is_behind = True
 
     def close(self) -> None:
-        """End the following; a thread inside `pages` gets no further page."""
+        """Stop following. A thread inside `pages` gets no further page."""
         with self._lock:
             self._is_closed = True
             if self._stream:
                 self._stream.close()
 
     def pages(self) -> Generator[FollowedPage, None, None]:
-        """Yield rows for ever. Blocks until there are some, or `pause_s` is over.
+        """Yield rows forever. Blocks until rows come or `pause_s` has passed.
 
         Raises:
-            CacheNotFound: The cache does not exist, or no more.
-            PartitionsLost: Rows are gone with the nodes that held them.
-            SchemaError: A key is not a whole number, and `after` was given; or nobody knows its partition.
-            ConfigError: Nobody knows the partition of any key of the cache, and partitions were given.
+            CacheNotFound: The cache does not exist, or no longer exists.
+            PartitionsLost: Rows were lost with the nodes that held them.
+            SchemaError: A key is not a whole number, and `after` was passed; or the partition of a key is unknown here.
+            ConfigError: Partitions were passed, but only the cluster knows which keys belong to a partition.
             ConnectionFailed, ServerError: The cluster could not be reached for 40 s, or refuses.
         """
         while not self._is_closed:
@@ -162,13 +162,13 @@ class Follow(Closing):
             if followed and followed.page.num_rows:
                 yield followed
                 return
-            if time.monotonic() >= until:  # others' rows keep coming
+            if time.monotonic() >= until:  # rows of other partitions keep coming
                 break
         if self._pause_s is not None and stream.end is None:
             yield FollowedPage(Page(None, 0, memoryview(b""), has_more=True), ())
 
     def _begin_stream(self) -> None:
-        """Begin another stream, after which the cache has to be looked through for what the last one missed."""
+        """Begin another stream. Afterwards the cache must be scanned for changes that the last stream missed."""
         if self._stream:
             self.last_end = self._stream.end
             self._stream.close()
@@ -183,7 +183,7 @@ class Follow(Closing):
                 stream.close()
 
     def _subscribe(self) -> EventStream:
-        """Begin a stream on the first node that lets us: the one that control questions go to, if it can."""
+        """Begin a stream on the first node that accepts it, starting with the node of the control channel."""
         client = self._cache.client
         here = client.router.control_node_id()
         failure: IgniteTfError | None = None
@@ -201,7 +201,7 @@ class Follow(Closing):
         raise failure or ConnectionFailed("the cluster lists no node")
 
     def _look_through(self) -> Iterator[FollowedPage]:
-        """Yield those rows of the cache that have not come."""
+        """Yield those rows of the cache that have not come yet."""
         baseline = self._persist(self._new_baseline)
         self._is_behind, is_done = False, False
         had_come = self._news.largest_key
@@ -221,10 +221,10 @@ class Follow(Closing):
         return baseline.owners if self._partitions is None else self._partitions
 
     def _new_baseline(self) -> Baseline:
-        """Note who owns what.
+        """Return a new baseline after comparing it with that of the last scan.
 
         Raises:
-            PartitionsLost: Too many nodes have left since the cache was looked through for the last time.
+            PartitionsLost: Too many nodes have left since the last scan of the cache.
         """
         baseline = self._cache.baseline()
         before = self._baseline
@@ -240,7 +240,7 @@ class Follow(Closing):
         return baseline
 
     def _persist(self, attempt: Callable[[], T]) -> T:
-        """Try again while the cluster recovers from a loss."""
+        """Call `attempt` repeatedly while the cluster recovers from a loss."""
         failure: IgniteTfError | None = None
 
         def outcome() -> tuple[T] | None:

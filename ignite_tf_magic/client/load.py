@@ -1,4 +1,4 @@
-"""Bulk load: columns to rows, each row sent to the node of its primary copy, bytes under way bounded."""
+"""Bulk load: encodes columns as rows and sends each row to its primary node. Bounds the unconfirmed bytes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ignite_tf_magic.serialization.sql_text import folded_name
 REQUEST_BYTES = 1024 * 1024
 MAX_REQUEST_ROWS = 4096
 REQUESTS_UNDER_WAY = 3
-# What a node keeps of each row beside its bytes: its place in a page, and its entry in the index of keys.
+# Memory that a node needs for each row besides its bytes: the row's slot in a memory page and its key index entry.
 STORED_ROW_BYTES = 64
 _SETTLE_TIMEOUT_S = 40.0
 _JAVA_TYPES: dict[int, str] = {
     **{int(code): name for code, name in JAVA_TYPES.items()},
-    # The only objects that a load writes are dates; the servers' own metadata calls them so, too.
+    # The only objects that a load writes are dates; the servers' own metadata uses this name for them, too.
     TypeCode.BINARY_OBJECT: JAVA_TYPES[TypeCode.OPTIMIZED],
     TypeCode.STRING_ARRAY: "[Ljava.lang.String;",
     TypeCode.OBJECT_ARRAY: "java.lang.Object",
@@ -44,9 +44,9 @@ Progress = Callable[[int], None]
 
 
 def table_config(name: str, encoder: RowEncoder, backups: int, *, key_name: str = "ID") -> CacheConfig:
-    """Describe a cache for an encoder's rows that SQL can browse: table `name`, a column per field.
+    """Return the configuration of a cache for an encoder's rows, with SQL table `name` and a column per field.
 
-    A key of one column is the column `key_name`, unless a field has that name; one that is an object gives a column for
+    A key of one column becomes the column `key_name`, unless a field has that name. A key object becomes one column for
     each of its own fields.
     """
     fields = _columns(encoder.binary_type)
@@ -71,28 +71,28 @@ def _columns(binary_type: BinaryType, *, is_key: bool = False) -> list[QueryFiel
 
 
 def table_field(name: str, java: str, *, is_key: bool = False) -> QueryField:
-    """Describe a field of a new table, whose column statements find under the field's name as it is written there."""
+    """Return a field of a new table. Its column has the field's name, folded as in a SQL statement."""
     return QueryField(name, java, is_key, folded_name(name))
 
 
 def java_type(code: int) -> str:
-    """Return what SQL's tables call the type of a field that a load writes."""
+    """Return the Java type that SQL tables use for a field that a load writes."""
     return _JAVA_TYPES.get(code, "java.lang.Object")
 
 
 def put_rows(
     cache: Cache, encoder: RowEncoder, progress: Progress | None = None, watch: RegionWatch | None = None
 ) -> int:
-    """Write all rows of an encoder; rows with the same keys are replaced. Blocks until all are written.
+    """Write all rows of an encoder. They replace rows with the same keys. Blocks until all are written.
 
-    Up to 3 requests of 1 MiB are under way to each node. When a node is lost, what it had not confirmed
-    is sent to the new owners.
+    Up to 3 requests of 1 MiB are pending at each node. When a node is lost, its unconfirmed rows are sent to the new
+    owners.
 
     Args:
-        cache: Where to.
+        cache: The cache to write to.
         encoder: The rows.
-        progress: Told how many more rows were written; called from several threads, one at a time.
-        watch: Asked before bytes are sent.
+        progress: Called with the number of rows just written; from several threads, one at a time.
+        watch: Checks that nodes have room before bytes are sent.
 
     Returns:
         The number of rows written.
@@ -100,7 +100,7 @@ def put_rows(
     Raises:
         ServerError: A node refused rows.
         RegionFull: A node has no room for more; some rows are written.
-        IgniteTfError: Writing failed again and again.
+        IgniteTfError: Several attempts in a row failed.
     """
     for binary_type in (encoder.binary_type, encoder.key_type):
         if binary_type is not None:
@@ -121,16 +121,16 @@ def put_rows(
 
 
 def check_room(client: Client, encoder: RowEncoder, num_rows: int, backups: int) -> RegionWatch:
-    """Refuse rows for which there is no room for sure, before any is written; gives what watches while they are.
+    """Refuse rows that certainly do not fit, before any is written. Return the watch to use while writing.
 
     Args:
-        client: Of the cluster.
-        encoder: Of some of them.
-        num_rows: How many they are.
-        backups: Copies of each beside the first.
+        client: A client of the cluster.
+        encoder: Encoder of some of the rows.
+        num_rows: Number of all rows.
+        backups: Copies of each row besides the primary.
 
     Raises:
-        RegionFull: A node has no room for its part of them.
+        RegionFull: A node has no room for its part of the rows.
     """
     num_nodes = max(len(client.nodes()), 1)
     watch = region_watch(client)
@@ -141,14 +141,14 @@ def check_room(client: Client, encoder: RowEncoder, num_rows: int, backups: int)
 
 
 def region_watch(client: Client) -> RegionWatch:
-    """Return what refuses to fill the nodes' data regions."""
-    # Requests under way show in no metric yet; a node gets its own and copies of others'.
+    """Return a watch that refuses to fill the nodes' data regions."""
+    # Metrics do not show pending requests yet; a node gets its own and copies of others'.
     return RegionWatch(client, 2 * REQUESTS_UNDER_WAY * REQUEST_BYTES)
 
 
 @dataclass(slots=True)
 class _RowBlock:
-    """Rows of one request."""
+    """The rows of one request."""
 
     index: NDArray[np.intp]
     request: Request
@@ -170,7 +170,7 @@ class _RowSender:
         self.failure: IgniteTfError | None = None
 
     def send(self, pending: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Send rows; gives those that no node confirmed."""
+        """Send rows. Return those that no node confirmed."""
         groups = wait_for(lambda: self._route(pending), _SETTLE_TIMEOUT_S)
         if groups is None:
             raise IgniteTfError(
@@ -182,9 +182,9 @@ class _RowSender:
         return np.sort(np.concatenate(left))
 
     def _route(self, pending: NDArray[np.intp]) -> list[tuple[Node, NDArray[np.intp]]] | None:
-        """Group rows by the node of their primary copy; None while the cluster is changing.
+        """Group rows by the node of their primary copy. Return None while the cluster is changing.
 
-        After a failure also while an owner does not answer: a node that was killed is listed for a moment.
+        After a failure, return None also while an owner does not answer: a killed node is listed for a moment.
         """
         try:
             partition_map = self._cache.partition_map()
@@ -206,11 +206,11 @@ class _RowSender:
         return [(node, index) for node, index in groups if len(index)]
 
     def _answer(self, owners: set[uuid.UUID]) -> bool:
-        """Whether nodes answer, of which one has failed; before that they are believed to."""
+        """Return whether nodes answer. They are asked only after a failure."""
         return self.failure is None or self._cache.client.router.all_answer(owners)
 
     def _send_to(self, node: Node, index: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Send rows to one node; gives those it did not confirm."""
+        """Send rows to one node. Return those that it did not confirm."""
         under_way: dict[int, _RowBlock] = {}
         blocks = self._blocks(index)
         unsent: deque[NDArray[np.intp]] = deque()

@@ -1,4 +1,4 @@
-"""How many rows nodes and partitions hold, told by the nodes: no row is read for it."""
+"""Asks nodes for the number of rows in nodes and partitions, without transferring rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TABLES = "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ?"
 
 
 def rows_by_node(client: Client, cache_name: str) -> dict[uuid.UUID, int]:
-    """Ask each node for the rows of which it has the primary copy, which takes a node no longer for more rows.
+    """Return the number of rows of which each node has the primary copy. The time does not grow with the rows.
 
-    A node that cannot be reached, or does not tell, is left out.
+    Nodes that cannot be reached, or do not report, are left out.
 
     Raises:
-        ServerError: Nodes do not let this user look, or are without Ignite's module for SQL.
+        ServerError: Nodes deny this user the view, or lack Ignite's module for SQL.
         ConnectionLost: A node went away.
     """
     found = {}
@@ -37,10 +37,10 @@ def rows_by_node(client: Client, cache_name: str) -> dict[uuid.UUID, int]:
 
 
 def table_of(cache: Cache) -> str | None:
-    """Return the SQL table that a cache's rows are in, as a statement names it; None where there is not one.
+    """Return the name of a cache's SQL table, as in a statement; None if it has none or several.
 
     Raises:
-        ServerError: The cluster is without SQL.
+        ServerError: The cluster has no SQL.
     """
     with cache.client.router.borrowed(cache.client.nodes()[0]) as channel:
         tables = channel.call(sql.execute(_TABLES, [cache.name], 2), sql.parse_result).rows
@@ -48,14 +48,14 @@ def table_of(cache: Cache) -> str | None:
 
 
 def rows_of_partitions(client: Client, node: Node, table: str, partitions: Sequence[int]) -> int | None:
-    """Have a node count the rows of some of its partitions; it looks at each of its rows.
+    """Return the number of rows in some partitions of a node. The node examines each of their rows.
 
     Returns:
-        The rows that are in the table; None where the node cannot look at some partitions alone.
+        The number of rows in the table; None if the node cannot query some partitions alone.
 
     Raises:
         ServerError: The table cannot be read.
-        ConnectionFailed, ConnectionLost: The node is away.
+        ConnectionFailed, ConnectionLost: The node cannot be reached.
     """
     request = sql.execute(f"SELECT COUNT(*) FROM {table}", (), 1, partitions=partitions)  # noqa: S608  in quotes
     with client.router.borrowed(node) as channel:

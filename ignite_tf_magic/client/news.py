@@ -1,4 +1,4 @@
-"""Which rows of a cache that is followed are news: those that have not come yet, or came with another value."""
+"""Selects the new rows of a followed cache: those not delivered yet, or delivered with another value."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class FollowedPage(NamedTuple):
-    """Rows of a cache, valid until the next page is asked for.
+    """Rows of a cache, valid until the next page is requested.
 
     Attributes:
-        page: The rows, encoded as those of a scan.
-        event_types: What happened to each of them, CREATED or UPDATED; None when a scan found them.
+        page: The rows, encoded like those of a scan.
+        event_types: For each row the change, CREATED or UPDATED; None if a scan found the rows.
     """
 
     page: Page
@@ -32,10 +32,10 @@ class FollowedPage(NamedTuple):
 
 
 class NewsFilter:
-    """Lets news pass, and remembers them. One thread.
+    """Selects new rows and remembers them. One thread.
 
     Args:
-        cache: Its name, for errors.
+        cache: The cache's name, for errors.
         after: See `follow`.
         most_remembered: See `follow`.
     """
@@ -44,18 +44,18 @@ class NewsFilter:
         self._cache = cache
         self._after = after
         self._remembered = RememberedRows(most_remembered)
-        self.largest_key = after  # of those that have passed
+        self.largest_key = after  # of the rows selected so far
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether rows that came before may pass again."""
+        """Whether rows delivered before may be selected again."""
         return self._remembered.has_forgotten
 
     def of_page(self, page: Page) -> Page:
-        """Return those rows of a scan's page that are news, without those up to `after`.
+        """Return the new rows of a scan's page, except those with keys up to `after`.
 
         Raises:
-            SchemaError: A key is not a whole number, and `after` was given.
+            SchemaError: A key is not a whole number, and `after` was passed.
         """
         if self._after is not None:
             starts = index(page)[0]
@@ -64,10 +64,10 @@ class NewsFilter:
         return _only(page, *self._take(page, ()))
 
     def of_events(self, events: Sequence[RowEvent]) -> FollowedPage:
-        """Return those rows that are news; of those that are gone it is noted.
+        """Return the new rows among some changes. Removals are only remembered.
 
         Raises:
-            SchemaError: As `of_page`.
+            SchemaError: As from `of_page`.
         """
         data = b"".join(part for event in events for part in (event.key, event.value))
         page = Page(None, len(events), memoryview(data), has_more=True)
@@ -78,7 +78,7 @@ class NewsFilter:
         )
 
     def _take(self, page: Page, gone: Sequence[int]) -> tuple[list[int], NDArray[np.int64]]:
-        """Note rows as come, and those that are gone; gives the numbers of the news, and where the rows start."""
+        """Remember rows and removals. Return the numbers of the new rows, and the offsets of all rows."""
         starts, keys = index(page)
         rows = hashes_of_rows(page.rows, starts)
         rows[list(gone)] = GONE
@@ -99,7 +99,7 @@ class NewsFilter:
 
 
 def _only(page: Page, numbers: Sequence[int], starts: NDArray[np.int64]) -> Page:
-    """Return a page with some of the rows of another one, in order."""
+    """Return a page with only some rows of another page, in order."""
     if len(numbers) == page.num_rows:
         return page
     pieces = [page.rows[int(starts[number]) : int(starts[number + 1])] for number in numbers]

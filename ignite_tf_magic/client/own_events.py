@@ -1,4 +1,4 @@
-"""Which of the rows that come are of some partitions: what is told of a cache is told of all of it."""
+"""Filters change events by partition, because Ignite reports those of the whole cache."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.read_values import read_value
 
-_LONG_BYTES = 9  # with its type code
+_LONG_BYTES = 9  # including the type code
 
 
 class PartitionFilter:
-    """Lets the rows of some partitions pass.
+    """Selects the events of some partitions.
 
     Args:
-        cache: Its name, for errors.
-        partitions: Those.
-        dealt: How keys are dealt to partitions; nodes that join or leave change nothing of that.
+        cache: The cache's name, for errors.
+        partitions: The partitions.
+        dealt: How keys are assigned to partitions. Nodes that join or leave do not change that.
 
     Raises:
-        ConfigError: There is no such partition, or nobody but the cluster knows a key's.
+        ConfigError: There is no such partition, or only the cluster knows the partition of a key.
     """
 
     def __init__(self, cache: str, partitions: Collection[int], dealt: PartitionMap) -> None:
@@ -43,10 +43,10 @@ class PartitionFilter:
         self._is_own[sorted(partitions)] = True
 
     def own(self, events: Sequence[RowEvent]) -> list[RowEvent]:
-        """Return what is told of rows of these partitions.
+        """Return the events of rows in these partitions.
 
         Raises:
-            SchemaError: Nobody but the cluster knows the partition of a key of that type.
+            SchemaError: Only the cluster knows the partition of a key of that type.
         """
         keys = b"".join(event.key for event in events)
         table = np.frombuffer(keys, np.uint8)

@@ -1,9 +1,9 @@
-"""Reading partitions from one node by a SQL statement: what it chooses of the rows, and of each row, alone is sent.
+"""Reads partitions from one node with a SQL statement, so that the node sends only the selected rows and columns.
 
-A statement is asked for many partitions at once: nodes find the rows of some by looking through the keys of all, 60
-times as fast as they send rows. It goes to the owner of the first of them, which asks others for what they own, if any
-do. Behind a lost node such a piece is read again from its start, and rows already delivered are recognised by the hash
-of their encoded key.
+One statement covers many partitions, because a node finds the rows of some partitions by looking through the keys of
+all. That is 60 times as fast as sending the rows. The statement goes to the owner of the first partition, which asks
+other nodes for partitions that they own. When a node is lost, the group of partitions (a piece) is read again from its
+start. Rows already delivered are recognized by the hash of their encoded key.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _MOST_PAGE_ROWS = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """A statement that gives rows of a cache.
+    """A SQL statement that selects rows of a cache.
 
     Attributes:
-        statement: Its first column is the key, the others what is read of a row.
-        args: For each `?` in it.
-        num_columns: How many columns it has.
-        row_bytes: The most bytes of a row of it; None where they are those of the cache's rows.
+        statement: The statement. Its first column is the key, the others are the values to read.
+        args: Values for each `?` in the statement.
+        num_columns: Number of columns.
+        row_bytes: Maximum bytes of a selected row; None if it can be as large as the cache's rows.
     """
 
     statement: str
@@ -46,17 +46,17 @@ class RowQuery:
     row_bytes: int | None = None
 
     def page_rows(self, partitions: Iterable[int], sizes: PageSizes, node: Any) -> int:
-        """Return how many rows to ask a node for at once, so that they are no more bytes than those of a scan."""
+        """Return the number of rows to request at once, so that a page has no more bytes than a page of a scan."""
         if self.row_bytes is not None:
             return max(1, min(_MOST_PAGE_ROWS, PAGE_BYTES // self.row_bytes))
         return min(sizes.page_rows(partition, node) for partition in partitions)
 
 
 class Pieces:
-    """Which partitions are asked for together: those that follow one another in the order of a reading.
+    """Groups of adjacent partitions, in reading order; a statement reads one group (a piece).
 
     Attributes:
-        partitions: All, in the order in which they are read.
+        partitions: All partitions, in reading order.
     """
 
     def __init__(self, partitions: Iterable[int]) -> None:
@@ -67,27 +67,27 @@ class Pieces:
         }
 
     def leader(self, partition: int) -> int:
-        """Return the first partition of a partition's piece: the piece is read from the owner of that."""
+        """Return the first partition of a partition's piece. The owner of that partition answers for the piece."""
         return self._first[partition]
 
     def first(self, pending: Iterable[int]) -> list[int]:
-        """Return the piece that is to be read next."""
+        """Return the next piece to read."""
         partitions = iter(pending)
         leader = next(partitions)
         return [leader, *takewhile(lambda each: self._first[each] == leader, partitions)]
 
 
 class OwnerQuery:
-    """Reads partitions from one node over one channel, which it has to itself. One thread.
+    """Reads partitions from one node over one channel that nothing else uses. One thread.
 
     Args:
-        channel: An open channel to the node; closed by its owner, also to interrupt the reading.
-        query: What is read.
-        pieces: Of which partitions.
-        pending: What to read of them, in this order. Finished ones leave the deque; after an error it holds what is
-            left to be read.
-        progress: How far a piece was read that has been begun, by the first of its partitions; kept up to date.
-        sizes: What is known of the partitions; learns from this reading how large rows are.
+        channel: An open channel to the node. Its owner closes it, also to interrupt the scan.
+        query: The statement.
+        pieces: The pieces of all partitions.
+        pending: The partitions to read, in this order. Finished partitions leave the deque; after an error it holds
+            those that are left.
+        progress: The progress of each piece that was begun, by its first partition; kept up to date.
+        sizes: The known sizes of the partitions; updated with the size of rows by this scan.
     """
 
     def __init__(
@@ -111,17 +111,17 @@ class OwnerQuery:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no answer is under way: the channel can serve somebody else."""
+        """Whether no answer is pending, so that something else can use the channel."""
         return not self._is_asked
 
     def series(self) -> Iterator[ScannedSeries]:
-        """Yield the pages in order; each series is valid until the next is asked for.
+        """Yield the pages in order. Each series is valid until the next is requested.
 
         Raises:
             ConnectionLost: The node went away.
             ServerError: The node refused the statement.
             RemoteProtocolError: A page is corrupted.
-            IgniteTfError: The node cannot look at some partitions alone.
+            IgniteTfError: The node cannot run a statement on some partitions alone.
         """
         if Feature.QUERY_PARTITIONS not in self._channel.features:
             raise IgniteTfError(
@@ -140,7 +140,7 @@ class OwnerQuery:
             piece = following
 
     def _ask_for_piece(self) -> list[int]:
-        """Ask for the next partitions; none where all were read."""
+        """Request the next piece and return its partitions; empty if all were read."""
         if not self._pending:
             return []
         piece, query = self._pieces.first(self._pending), self._query
@@ -167,7 +167,7 @@ class OwnerQuery:
         return page
 
     def _account(self, piece: list[int], page: Page) -> Page:
-        """Note what a page brought; give it without the rows delivered before."""
+        """Record a page's rows and return it without those delivered before."""
         progress = self._progress[piece[0]]
         if page.num_rows and self._query.row_bytes is None:
             starts, _ = index(page, self._query.num_columns - 1)

@@ -1,13 +1,13 @@
-"""Reading partitions as a stream of pages: several cursors under way, rows in a fixed order, each row once.
+"""Reads partitions from one node as a stream of pages, with several open cursors, a fixed row order and each row once.
 
-Rows come partition after partition in the order asked for, within a partition in Ignite's own order
-(by key hash), whatever the page sizes: two readings of unchanged data give the same sequence.
+Rows come partition by partition in the requested order. Within a partition they come in Ignite's own order (by key
+hash), whatever the page sizes. So two reads of unchanged data give the same sequence.
 
-When a node is lost, or a page turns out too large, a partition is read again from its start, on its new
-owner or in smaller pages; rows already delivered are recognised by the hash of their encoded key.
+When a node is lost, or a page turns out too large, a partition is read again from its start, from its new owner or in
+smaller pages. Rows already delivered are recognized by the hash of their encoded key.
 
-Pages come in series: whatever one receive brought that is next in order. A partition of a small cache is
-one short page, and what Python does for each page would otherwise take longer than moving its rows.
+Pages come in series. A series holds those pages of one receive that are next in order. A partition of a small cache is
+one short page. Handling each page by itself in Python would take longer than moving its rows.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
-# Asked for at once in a sweep. With more of them each receipt brings several, and threads take fewer turns.
+# Pages requested at once in a sweep. With more of them each receive brings several, and threads switch less often.
 SWEPT_PAGES = 64
-_MAX_SWEEPS = 8  # a partition that was larger than the others let expect ends one
+_MAX_SWEEPS = 8  # a partition that is larger than expected ends a sweep
 
 
 @dataclass(slots=True)
 class PartitionProgress:
-    """How far a partition was read: the rows of it already delivered, and the largest of them."""
+    """How far a partition was read: the rows already delivered, and the size of the largest."""
 
     delivered: list[NDArray[np.uint64]] = field(default_factory=list)
     rows: int = 0
@@ -51,7 +51,7 @@ class PartitionProgress:
 
 @dataclass(slots=True)
 class _Cursor:
-    """One open scan: what it is reading, what is under way, and pages that came before their turn."""
+    """One open scan: its position, its pending request, and pages that arrived before their turn."""
 
     partition: int
     progress: PartitionProgress
@@ -62,15 +62,15 @@ class _Cursor:
     waiting: deque[Page] = field(default_factory=deque)
     is_asking: bool = False
     at_end: bool = False
-    num_borrowed: int = 0  # waiting pages, the last ones, that lie in the channel's buffer
+    num_borrowed: int = 0  # the last of the waiting pages: these lie in the channel's buffer
 
     @property
     def is_oversized(self) -> bool:
-        """Whether pages yet to come would break the bound on bytes."""
+        """Whether further pages would exceed the bound on bytes."""
         return not self.at_end and PageSizes.is_oversized(self.page_rows, self.progress.max_row_bytes)
 
     def take_in(self, payload: memoryview) -> None:
-        """Read an answer."""
+        """Read an answer and queue its page."""
         self.is_asking = False
         if self.cursor_id is None:
             page = messages.parse_first_page(payload)
@@ -90,16 +90,16 @@ class _Cursor:
 
 
 class OwnerScan:
-    """Reads partitions from one node over one channel, which it has to itself. One thread.
+    """Reads partitions from one node over one channel that nothing else uses. One thread.
 
     Args:
-        channel: An open channel to the node; closed by its owner, also to interrupt the reading.
+        channel: An open channel to the node. Its owner closes it, also to interrupt the scan.
         cache: Id of the cache.
-        pending: What to read, in this order. Finished partitions leave the deque; after an error it
-            holds what is left to be read.
-        progress: How far partitions were read that have been begun; kept up to date.
-        sizes: What is known of the partitions; learns from this reading.
-        node_rows: Rows of the cache on the node, copies included; 0 where that is not known, and the node is not
+        pending: The partitions to read, in this order. Finished partitions leave the deque; after an error it
+            holds those that are left.
+        progress: The progress of each partition that was begun; kept up to date.
+        sizes: The known sizes of the partitions; updated by this scan.
+        node_rows: Number of the cache's rows on the node, including backup copies. 0 if unknown; then the node is not
             asked how full it is.
     """
 
@@ -125,11 +125,11 @@ class OwnerScan:
         self._stops_at_sweep = False
 
     def series(self) -> Iterator[ScannedSeries]:
-        """Yield the pages in order, as many at once as there are; valid until the next series is asked for.
+        """Yield the pages in order, all that are ready at once. Each series is valid until the next is requested.
 
         Raises:
             ConnectionLost: The node went away.
-            ServerError: The node refused to read on.
+            ServerError: The node refused a request.
             RemoteProtocolError: A page is corrupted.
         """
         self._ask_region()
@@ -139,14 +139,14 @@ class OwnerScan:
         yield from self._read(until_sweep=False)
 
     def _read(self, *, until_sweep: bool) -> Iterator[ScannedSeries]:
-        """Read partitions of any number of pages: all, or some until the others are known to be a page each."""
+        """Read partitions of any number of pages: all, or only until the others are known to be one page each."""
         self._stops_at_sweep = False
         self._open_more(1)
         self._stops_at_sweep = until_sweep and library() is not None
         self._open_more()
         while self._cursors:
-            if not self._cursors[0].waiting:  # reopening may have received what was left
-                self._ask_on(self._cursors[0])  # does nothing when it is asked; never wait for what is not
+            if not self._cursors[0].waiting:  # reopening may have received the rest
+                self._ask_on(self._cursors[0])  # no-op if already requested; never wait without a request
                 self._receive()
             series = self._next_series()
             if series:
@@ -156,23 +156,23 @@ class OwnerScan:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no answer is under way: the channel can serve somebody else."""
+        """Whether no answer is pending, so that something else can use the channel."""
         return not self._asked
 
     def _ask_region(self) -> None:
-        """Ask how full the node is, if that is of use; it is read with care until the answer is here."""
+        """Ask how full the node is, if that helps. Until the answer arrives, the node is read with small pages."""
         if self._node_rows and self._sizes.lacks(self._channel.node_id, self._pending):
             request = metrics.data_regions()
             self._region_question = self._channel.submit(request)
             self._asked[self._region_question] = (None, request)
 
     def _note_region(self, answer: Response | Fault) -> None:
-        """Note how full the node is; it does not tell without Ignite's indexing, or one who may not read its views."""
+        """Record how full the node is: 0 bytes if it has no ignite-indexing or the user may not read its views."""
         used = metrics.parse_used_bytes(answer.payload) if isinstance(answer, Response) else 0
         self._sizes.note_region(self._channel.node_id, used, self._node_rows)
 
     def _sweep(self) -> Iterator[ScannedSeries]:
-        """Read the partitions in the quick way, if there is one for them and as far as it goes."""
+        """Read partitions by sweeps, if that is possible and as far as it is."""
         compiled = library()
         partitions = list(self._pending)
         is_free = not self._progress and not self._asked
@@ -201,7 +201,7 @@ class OwnerScan:
                 sweep.received(self._channel.receive_into(sweep.space()))
 
     def _swept(self, swept: SweptSeries, partitions: list[int]) -> ScannedSeries:
-        """Note what a series of a sweep brought."""
+        """Record what a series of a sweep showed."""
         mine = partitions[swept.first : swept.first + swept.series.num_pages]
         if not swept.as_expected:
             for partition, (num_rows, row_bytes) in zip(mine, measure_pages(swept.series), strict=True):
@@ -244,7 +244,7 @@ class OwnerScan:
             self._ask(cursor, messages.next_page(cursor.cursor_id))
 
     def _receive(self) -> None:
-        """Take in the answers that are at hand, at least one."""
+        """Receive all answers that have arrived, at least one."""
         for cursor in self._cursors:
             cursor.keep_waiting()
         for answer in self._channel.next_answers():
@@ -256,10 +256,10 @@ class OwnerScan:
             if asker is not None:
                 asker.take_in(payload)
         for cursor in islice(self._cursors, 1, None):
-            self._ask_on(cursor)  # the head is asked on when its rows have been measured
+            self._ask_on(cursor)  # the first cursor asks once its rows are measured
 
     def _next_series(self) -> ScannedSeries | None:
-        """Take the pages whose turn it is, and go on to the next partitions."""
+        """Take the pages that are next in order, and open the next partitions."""
         taken = self._take_waiting()
         if not taken:
             return None
@@ -286,7 +286,7 @@ class OwnerScan:
         return taken
 
     def _account(self, cursor: _Cursor, page: Page, row_bytes: int) -> Page:
-        """Note what a page brought; give it without the rows delivered before."""
+        """Record a page's rows and return it without those delivered before."""
         progress = cursor.progress
         progress.max_row_bytes = max(progress.max_row_bytes, row_bytes)
         kept = page

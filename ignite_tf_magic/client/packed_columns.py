@@ -1,4 +1,4 @@
-"""Columns of a layout as those of Arrow's, and back. A null is what the layout makes of it, and no null of Arrow's."""
+"""Converts columns of a layout to Arrow arrays and back. Nulls are encoded as the layout specifies."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def arrow() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
-    """A column of a layout, and what it is to Arrow.
+    """A column of a layout and its Arrow type.
 
     Attributes:
-        type: Arrow's.
-        dtype: Of its items.
-        num_levels: How many dimensions of a row are as long as it likes.
-        row_shape: Behind these.
-        is_list: As of `Leaf`, like `is_fixed`.
+        type: The Arrow type.
+        dtype: The dtype of the items.
+        num_levels: Number of leading row dimensions with variable length.
+        row_shape: The row's dimensions after those.
+        is_list: As in `Leaf`.
+        is_fixed: As in `Leaf`.
     """
 
     name: str
@@ -64,7 +65,7 @@ class ColumnForm:
         )
 
     def to_arrow(self, column: Column) -> Any:
-        """Return a column as an array of Arrow's."""
+        """Return a column as an Arrow array."""
         pa = arrow()
         values, lengths = (
             (column.values, column.lengths) if isinstance(column, RaggedColumn) else (column, ())
@@ -80,10 +81,10 @@ class ColumnForm:
         return found
 
     def from_arrow(self, column: Any, where: str) -> Column:
-        """Return an array of Arrow's as the column it was made of.
+        """Return an Arrow array as the column that it was made from.
 
         Raises:
-            SchemaError: It has nulls.
+            SchemaError: The array has nulls, or other items than the layout.
         """
         lengths = []
         for _ in range(self.num_levels):
@@ -112,7 +113,7 @@ class ColumnForm:
             raise SchemaError(f"{where} has nulls in {self.name}, which packed rows have not")
 
     def part(self, column: Any, cache: str) -> Any:
-        """Return rows as a chunk keeps those of varying length: nothing of them lies in the entry any more."""
+        """Return rows in the form in which a chunk stores variable lengths. Copies all data out of the entry."""
         found = self.from_arrow(column, f"an entry of cache {cache!r}")
         if isinstance(found, RaggedColumn):
             values = found.values.copy() if self.is_list else found.values.tobytes()

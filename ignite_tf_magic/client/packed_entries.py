@@ -1,7 +1,7 @@
-"""Caches whose entries hold many rows each: how they are told from others, and how many rows they hold.
+"""Recognizes caches whose entries hold many rows each, and counts the rows.
 
-Entries are numbered from 0, and hold the same number of rows each, but for the last one. So a look at two of them tells
-how many rows any number of them hold.
+Entries are numbered from 0. Each holds the same number of rows, except the last. So reading two entries is enough to
+compute the number of rows of any number of entries.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ignite_tf_magic.protocol.messages import CacheConfig
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Fields of an entry: how many rows it holds, and these.
+# Fields of an entry: the number of rows, and the rows themselves.
 NUM_ROWS, PACKED_ROWS = "NUM_ROWS", "PACKED_ROWS"
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCount:
-    """How many rows entries hold.
+    """The number of rows in the entries of a cache.
 
     Attributes:
-        entry_rows: Of each but the last.
-        last_rows: Of the last one.
-        last_partition: Where that is.
+        entry_rows: Rows of each entry except the last.
+        last_rows: Rows of the last entry.
+        last_partition: Partition of the last entry.
     """
 
     entry_rows: int
@@ -40,7 +40,7 @@ class PackedCount:
     last_partition: int
 
     def rows(self, num_entries: int, partitions: Collection[int] | None) -> int:
-        """Return the rows of so many entries, which are those of some partitions; None are all."""
+        """Return the number of rows in that many entries of some partitions; None means all partitions."""
         if not num_entries:
             return 0
         has_last = partitions is None or self.last_partition in partitions
@@ -48,25 +48,25 @@ class PackedCount:
 
 
 def holds_packed_rows(config: CacheConfig) -> bool:
-    """Whether a cache's entries hold many rows each."""
+    """Return whether a cache's entries hold many rows each."""
     fields = {field.name for entity in config.query_entities for field in entity.fields if not field.is_key}
     return {NUM_ROWS, PACKED_ROWS} <= fields
 
 
 def num_packed_rows(cache: Cache, num_entries: int) -> int:
-    """Tell how many rows so many entries hold, which are all of a cache's.
+    """Return the number of rows in all entries of a cache.
 
     Raises:
-        SchemaError: They are not those that a load writes.
+        SchemaError: A load did not write these entries.
     """
     return packed_count(cache, num_entries).rows(num_entries, None) if num_entries else 0
 
 
 def packed_count(cache: Cache, num_entries: int) -> PackedCount:
-    """Look at the first and the last of a cache's entries.
+    """Read the row counts of the first and the last entry of a cache.
 
     Raises:
-        SchemaError: They are not numbered from 0, as those are that a load writes.
+        SchemaError: The entries are not numbered from 0, as a load numbers them.
     """
     partition_map, last = cache.partition_map(), num_entries - 1
     mark, found = load_mark(read_facts(cache.client, cache.name)), cache.get_all({0, last})
@@ -82,9 +82,9 @@ def packed_count(cache: Cache, num_entries: int) -> PackedCount:
 
 
 def partitions_of_entries(num_entries: int, partition_map: PartitionMap) -> NDArray[np.int32] | None:
-    """Return the partition of each of so many entries; None where that is not known here.
+    """Return the partition of each entry; None if that is unknown here.
 
-    So the other partitions, most of them in a small cache, need not be asked.
+    The other partitions, most of them in a small cache, need not be read.
     """
     if not (partition_map.partitioned and partition_map.default_affinity):
         return None

@@ -1,8 +1,9 @@
-"""Packed rows: many rows of one layout as the value of one entry of a cache, in Arrow's format for streams.
+"""Packed rows: many rows of one layout, stored as the value of one cache entry in Arrow's stream format.
 
-An entry's schema has one column for each of the layout, called as that is (`val.pixels`), with the items that a dataset
-gives; a null is what the layout makes of it, and no null of Arrow's. The layout itself is in the schema's metadata, so
-that an entry tells all that reading it takes. https://arrow.apache.org/docs/format/Columnar.html
+An entry's schema has one column for each column of the layout, with the same name (`val.pixels`) and with the items
+that a dataset yields. A null is encoded as the layout specifies; Arrow's own nulls are not used. The schema's
+metadata contains the layout, so that an entry can be read without other information.
+https://arrow.apache.org/docs/format/Columnar.html
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _ENTRIES_AT_ONCE = 16
 
 
 class SeriesDecoder(Protocol):
-    """What takes rows from a series of pages into a chunk, as `PageDecoder`."""
+    """An object that decodes rows from a series of pages into a chunk, such as `PageDecoder`."""
 
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
-        """Take as many as there are and fit."""
+        """Decode as many rows as the series has left and the chunk has room for."""
 
 
 def entry_layout(found: RowLayout) -> RowLayout:
-    """Return what is read of entries: their keys, how many rows they hold, and these, of any length."""
+    """Return the layout for reading entries: key, number of rows, and the packed rows as bytes of any length."""
     if not isinstance(found.value, ObjectNode):
         raise SchemaError(f"entries of packed rows are objects with {NUM_ROWS} and {PACKED_ROWS}")
     return RowLayout(found.key, ObjectNode(found.value.path, found.value.types, _entry_fields(found.value)))
@@ -57,18 +58,18 @@ Packed = bytes | memoryview
 
 
 def entries_of(found: ColumnChunk) -> list[tuple[Any, int, Packed]]:
-    """Return the key, the number of rows and the rows of each entry of a chunk with that layout."""
+    """Return (key, number of rows, packed rows) for each entry of a chunk with the layout of `entry_layout`."""
     entries: list[Packed] = [entry for part in found.parts[-1] for entry in part]
-    found.parts[-1] = []  # NumPy would make arrays of views
+    found.parts[-1] = []  # NumPy would convert the views to arrays
     *keys, counts, _ = (cast("NDArray[Any]", column).tolist() for column in found.columns())
     return list(zip(keys[0] if len(keys) == 1 else zip(*keys, strict=True), counts, entries, strict=True))
 
 
 def with_fields(layout: RowLayout, fields: Sequence[str]) -> RowLayout:
-    """Return a layout with some fields of the value only.
+    """Return the layout with only some fields of the value.
 
     Raises:
-        SchemaError: There is no such field.
+        SchemaError: The layout lacks one of the fields.
     """
     known = FieldNames(path for leaf in layout.leaves() if leaf.path[0] == "val" for path in _paths(leaf))
     return RowLayout(layout.key, _kept(layout.value, known.full_names(fields, "fields")))
@@ -96,7 +97,7 @@ def _kept(node: Node, wanted: frozenset[str]) -> Node:
 
 
 class RowPacker:
-    """Makes entries of columns of one layout."""
+    """Packs columns of one layout into entries."""
 
     def __init__(self, layout: RowLayout) -> None:
         pa = arrow()
@@ -107,12 +108,12 @@ class RowPacker:
         self._head = self.schema.serialize().to_pybytes()
 
     def batch(self, columns: Sequence[Column]) -> Any:
-        """Return columns, in the order of the layout's, as a `pyarrow.RecordBatch`."""
+        """Return columns, in the order of the layout, as a `pyarrow.RecordBatch`."""
         made = [form.to_arrow(column) for form, column in zip(self._forms, columns, strict=True)]
         return arrow().RecordBatch.from_arrays(made, schema=self.schema)
 
     def entry(self, batch: Any) -> bytes:
-        """Return what an entry holds."""
+        """Return the bytes of an entry that holds the batch."""
         return b"".join((self._head, batch.serialize().to_pybytes(), _END))
 
 
@@ -120,7 +121,7 @@ def read_layout(entry: Packed, where: str) -> RowLayout:
     """Return the layout of the rows in an entry.
 
     Raises:
-        SchemaError: It holds no packed rows, or those of another version of this package.
+        SchemaError: The entry holds no packed rows, or rows of another version of this package.
     """
     pa = arrow()
     try:
@@ -132,14 +133,14 @@ def read_layout(entry: Packed, where: str) -> RowLayout:
 
 
 class EntryReader:
-    """Opens entries whose rows are all of one layout.
+    """Opens entries whose rows all have one layout.
 
     Args:
-        rows: That of the rows, as far as they are wanted.
+        rows: The layout of the rows, restricted to the wanted fields.
         cache: The cache's name, for messages.
 
     Attributes:
-        forms: Of the columns.
+        forms: The forms of the columns.
     """
 
     def __init__(self, rows: RowLayout, cache: str) -> None:
@@ -149,10 +150,10 @@ class EntryReader:
         self._head, self._schema, self._places = b"", None, list[int]()
 
     def open(self, key: Any, num_rows: int, entry: Packed) -> list[Any]:
-        """Return the columns of an entry; those of rows of any length are Arrow's still.
+        """Return the columns of an entry. Columns of variable length stay Arrow arrays.
 
         Raises:
-            SchemaError: It cannot be read, or holds rows of another layout, or not as many as it says.
+            SchemaError: The entry cannot be read, has rows of another layout, or not as many rows as it states.
         """
         where, pa = f"the entry with key {key!r} of cache {self._cache!r}", self._pa
         try:
@@ -168,7 +169,7 @@ class EntryReader:
         ]
 
     def columns(self, key: Any, num_rows: int, entry: Packed) -> list[Column]:
-        """Return the columns of an entry; raises as `open`."""
+        """Return the columns of an entry; raises as `open` does."""
         where = f"the entry with key {key!r} of cache {self._cache!r}"
         return [
             column if form.is_fixed else form.from_arrow(column, where)
@@ -176,11 +177,11 @@ class EntryReader:
         ]
 
     def part(self, form: ColumnForm, column: Any) -> Any:
-        """Return rows of any length as a chunk keeps them."""
+        """Return rows of variable length in the form that a chunk stores."""
         return form.part(column, self._cache)
 
     def _batch_of(self, entry: Packed, where: str) -> Any:
-        """Return an entry's rows; quickly where its schema is that of the one before, and it is one batch."""
+        """Return an entry's rows; fast if the entry is one batch with the schema of the previous entry."""
         ipc = self._pa.ipc
         if self._head and entry[: len(self._head)] == self._head:
             rest = self._pa.BufferReader(self._pa.py_buffer(entry).slice(len(self._head)))
@@ -209,19 +210,19 @@ class EntryReader:
 
 
 class PackedDecoder:
-    """Takes rows out of the entries of a series of pages. One thread.
+    """Decodes rows from the entries of a series of pages. One thread.
 
-    Entries are read where they lie in the pages: a copy of each would be in fresh memory each time, as TensorFlow has
-    malloc give all back at once. So a series has to be valid until `has_rows` tells that it is at its end.
+    Entries are read in place, in the pages. Copies would need freshly mapped memory each time, because TensorFlow makes
+    malloc return all freed memory at once. So a series must stay valid until `has_rows` reports its end.
 
     Args:
         entries: Decodes the entries, as views.
-        layout: Theirs.
-        rows: That of the rows, as far as they are wanted.
-        cache: Its name, for messages.
+        layout: The layout of the entries.
+        rows: The layout of the rows, restricted to the wanted fields.
+        cache: The cache's name, for messages.
 
     Attributes:
-        num_entries: How many were read.
+        num_entries: Number of entries read so far.
     """
 
     def __init__(self, entries: SeriesDecoder, layout: RowLayout, rows: RowLayout, cache: str) -> None:
@@ -231,15 +232,15 @@ class PackedDecoder:
         self._next_row = self._num_rows = self.num_entries = 0
 
     def has_rows(self, series: PageSeries) -> bool:
-        """Whether there are rows left, of the series or what was taken from it."""
+        """Return whether rows are left, in the series or in the entries already read."""
         return bool(series.num_rows or self._read or self._next_row < self._num_rows)
 
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
-        """Take rows into a chunk, until there are none left or the chunk is full.
+        """Decode rows into a chunk until none are left or the chunk is full.
 
         Raises:
-            SchemaError: As of `EntryReader.open`.
-            UnknownSchema, RemoteProtocolError: As `PageDecoder.decode`.
+            SchemaError: As from `EntryReader.open`.
+            UnknownSchema, RemoteProtocolError: As from `PageDecoder.decode`.
         """
         while chunk.free_rows and self.has_rows(series):
             if self._next_row == self._num_rows:

@@ -1,4 +1,4 @@
-"""Reads and writes of large rows under way at their owners, several at a time."""
+"""Reads and writes large rows at their owners, with several requests pending at a time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _PERMANENT = {Status.CACHE_DOES_NOT_EXIST, Status.SECURITY_VIOLATION, Status.AUT
 
 
 class Routes:
-    """Which node holds which key of a cache. Thread-safe; asked for anew after `forget`."""
+    """Maps each key of a cache to the node that holds it. Thread-safe. Reads the map again after `forget`."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._known: tuple[PartitionMap, dict[int, uuid.UUID], dict[uuid.UUID, Node]] | None = None
 
     def forget(self) -> None:
-        """The cluster has changed."""
+        """Drop the map, because the cluster has changed."""
         self._known = None
 
     def node_of(self, key: Any) -> Node:
-        """Return the node of a key's primary copy, or any node where that is not known.
+        """Return the node of a key's primary copy, or any node if the owner is unknown.
 
         Raises:
             ConnectionFailed: No node answers.
@@ -54,7 +54,7 @@ class Routes:
 
 
 class Ticket:
-    """A read or a write under way; what came back is in `space` and `found` once it is `done`."""
+    """A pending read or write. Once it is `done`, `space` and `found` hold the result."""
 
     __slots__ = ("done", "found", "key", "request", "skip", "space")
 
@@ -68,9 +68,9 @@ class Ticket:
 
 
 class Pipeline(Closing):
-    """Sends requests for single byte[] rows to their owners at once, and waits for each when asked to.
+    """Sends requests for single byte[] rows to their owners at once, and waits for each on request.
 
-    For one thread at a time. What a lost node had not answered is asked again of another, for up to 40 s.
+    For one thread at a time. Requests that a lost node had not answered are repeated at another node, for up to 40 s.
     """
 
     def __init__(self, cache: Cache, routes: Routes) -> None:
@@ -80,7 +80,7 @@ class Pipeline(Closing):
         self._under_way: dict[Channel, dict[int, Ticket]] = {}
 
     def close(self) -> None:
-        """Hand the connections back; those with requests under way are closed."""
+        """Hand the connections back to the router; close those with pending requests."""
         for channel, tickets in self._under_way.items():
             if tickets:
                 channel.close()
@@ -90,15 +90,15 @@ class Pipeline(Closing):
         self._under_way.clear()
 
     def read(self, key: Any, space: memoryview, skip: int = 0) -> Ticket:
-        """Ask for a row's bytes from `skip` on; they are put into `space`, which they must fill."""
+        """Request a row's bytes from `skip` on. They are put into `space` and must fill it."""
         return self._send(Ticket(key, key_value.get(self._cache.cache_id, key), space, skip))
 
     def write(self, key: Any, value: bytes | bytearray | memoryview) -> Ticket:
-        """Write a row; writing it twice must do no harm."""
+        """Write a row. Writing it twice must do no harm."""
         return self._send(Ticket(key, key_value.put(self._cache.cache_id, key, value), None, 0))
 
     def finish(self, tickets: Iterable[Ticket]) -> None:
-        """Wait for requests; afterwards `Ticket.found` says whether a row that was read is there.
+        """Wait for requests. Afterwards `Ticket.found` tells whether a row to read exists.
 
         Raises:
             ServerError: A node refused a request.
@@ -149,7 +149,7 @@ class Pipeline(Closing):
             self._routes.forget()
 
     def _drop(self, channel: Channel) -> None:
-        """Forget a broken connection; what was under way on it is repeated by those who wait for it."""
+        """Drop a broken connection. `finish` repeats its pending requests."""
         channel.close()
         self._routes.forget()
         del self._under_way[channel]
@@ -171,7 +171,7 @@ class Pipeline(Closing):
 
 
 def _take(ticket: Ticket, payload: memoryview) -> None:
-    """Read an answer: nothing for a write; for a read byte[] or null."""
+    """Parse an answer: nothing for a write; byte[] or null for a read."""
     ticket.done = True
     if ticket.space is None:
         return

@@ -1,4 +1,4 @@
-"""Fill levels of the nodes' data regions."""
+"""Measures how full the nodes' data regions are, and refuses writes before a region is full."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ignite_tf_magic.protocol import metrics
 _DEFAULT_REGION = "default"
 MAX_SHARE = 0.9
 _TRUST_S = 5.0
-# Others write meanwhile, and rows take more room in a node than on the wire: of what is free only this share may be
-# written before asking again.
+# Others write at the same time, and rows need more space in a node than on the wire. So only this share of the free
+# space may be written before asking again.
 _SPENT_SHARE = 0.25
 _MIB = 1 << 20
 _ASKED_AT_ONCE = 8
@@ -34,8 +34,8 @@ class RegionUse:
     """The default data region of one node.
 
     Attributes:
-        used_bytes: Taken by rows; what was freed counts as free.
-        max_bytes: Where the node runs out of memory, and ends.
+        used_bytes: Bytes used by rows. Freed space counts as free.
+        max_bytes: The size at which the node runs out of memory and stops.
     """
 
     node: Node
@@ -44,22 +44,22 @@ class RegionUse:
 
     @property
     def share(self) -> float:
-        """How full it is, from 0 to 1."""
+        """The fill level, from 0 to 1."""
         return self.used_bytes / self.max_bytes if self.max_bytes else 0.0
 
 
 def region_use(client: Client, nodes: Iterable[Node] | None = None) -> list[RegionUse]:
     """Ask every node how full its default data region is.
 
-    Where no region is called "default", it is the fullest of those that are not Ignite's own. Nodes that do not tell
-    are left out: without Ignite's indexing module nobody can ask them, and where data is kept on disk, memory does not
-    run out.
+    If no region is called "default", the result has the fullest of those that are not Ignite's own. Two kinds of nodes
+    are left out: those without Ignite's indexing module, which cannot report, and those that keep data on disk, because
+    their memory does not run out.
     """
     return _asked(client, client.nodes() if nodes is None else nodes)[0]
 
 
 def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict[Node, IgniteTfError]]:
-    """Ask nodes; returns what they tell, and of those that do not answer why."""
+    """Ask nodes. Return the fill levels, and the error of each node that did not answer."""
     found: list[RegionUse] = []
     silent: dict[Node, IgniteTfError] = {}
     for node in nodes:
@@ -77,7 +77,7 @@ def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict
 
 
 def note_regions(client: Client, sizes: PageSizes, baseline: Baseline, partitions: Iterable[int]) -> None:
-    """Ask the owners of partitions how full they are, where that makes a first reading of these faster.
+    """Ask the owners of partitions how full they are, if that makes a first read of the partitions faster.
 
     Nodes that do not answer stay unknown.
     """
@@ -103,13 +103,13 @@ def _use(node: Node, values: Mapping[str, int]) -> RegionUse | None:
 
 
 class RegionWatch:
-    """Refuses writing before a node's data region is full: a node that runs out of memory ends, and others follow it.
+    """Refuses writes before a node's data region is full. A node that runs out of memory stops, and others follow.
 
     Thread-safe.
 
     Args:
-        client: Whose nodes are asked.
-        reserve_bytes: What stays free at least; a tenth of the region does in any case.
+        client: The client whose nodes are asked.
+        reserve_bytes: Minimum free bytes to keep; at least a tenth of each region stays free in any case.
     """
 
     def __init__(self, client: Client, reserve_bytes: int) -> None:
@@ -122,7 +122,7 @@ class RegionWatch:
         self._unreached: set[uuid.UUID] = set()
 
     def check(self, num_bytes: int) -> None:
-        """Ask whether there is room for bytes on each node, and claim none.
+        """Check that each node has room for some bytes. Reserves nothing.
 
         Raises:
             RegionFull: A node has no room for them.
@@ -131,7 +131,7 @@ class RegionWatch:
             self._ask(num_bytes, at_least=0)
 
     def claim(self, num_bytes: int) -> None:
-        """Claim room for bytes that are about to be written to any node; asks the nodes now and then.
+        """Reserve room for bytes that are about to be written to any node. Asks the nodes from time to time.
 
         Raises:
             RegionFull: A node has no room for them.
@@ -152,9 +152,9 @@ class RegionWatch:
         self._allowed_bytes = max(free * _SPENT_SHARE, at_least)
 
     def _tell_of(self, silent: Mapping[Node, IgniteTfError]) -> None:
-        """Warn, once, of nodes that are there and do not tell: nothing keeps them from running out of memory.
+        """Warn once about reachable nodes that do not report: nothing prevents them from running out of memory.
 
-        One that is out of reach may just have died, and is still listed then: it is told of when it stays so.
+        An unreachable node may just have died while the cluster still lists it. It is reported if it stays unreachable.
         """
         stays = {node: error for node, error in silent.items() if self._does_not_tell(node, error)}
         self._unreached = {node.node_id for node in silent}

@@ -1,4 +1,4 @@
-"""Which rows somebody has had, in 16 bytes each: a number for the key, and one for the whole row."""
+"""Remembers delivered rows in 16 bytes each: a hash of the key, and a hash of the whole row."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _RECENT_ROWS = 65_536
-GONE = 0  # what is noted for a key whose row was removed
+GONE = 0  # stored for a key whose row was removed
 
 
 class RememberedRows:
-    """The last row of each key, by hashes. Those noted first are forgotten first. One thread.
+    """The last row of each key, as hashes. The oldest are forgotten first. One thread.
 
-    Both hashes must be equal for a row to be known: that of its key, and another of key and value. `GONE` is no row's.
+    A row is known if both hashes are equal: that of its key, and that of key and value. No row has the hash `GONE`.
     """
 
     def __init__(self, most: int) -> None:
@@ -30,11 +30,11 @@ class RememberedRows:
         self.has_forgotten = False
 
     def __len__(self) -> int:
-        """Count what is kept, at most; a key may be kept more than once."""
+        """Return an upper bound for the number of keys. A key may be stored more than once."""
         return len(self._recent) + sum(len(keys) for keys, _ in self._runs)
 
     def take(self, keys: NDArray[np.uint64], rows: NDArray[np.uint64]) -> list[int]:
-        """Note rows, in this order; give the numbers of those whose key's last row was another one, or is not known."""
+        """Remember rows in order. Return the indexes of rows that are new or changed for their key."""
         news = []
         before = self._in_runs(keys).tolist()
         for number, (key, row) in enumerate(zip(keys.tolist(), rows.tolist(), strict=True)):
@@ -55,7 +55,7 @@ class RememberedRows:
         return found
 
     def _settle(self) -> None:
-        """Sort the recent rows into a run, and merge runs until each is at least twice the next."""
+        """Sort the recent rows into a run, and merge runs until each is at least twice as long as the next."""
         keys = np.fromiter(self._recent.keys(), np.uint64, len(self._recent))
         rows = np.fromiter(self._recent.values(), np.uint64, len(self._recent))
         order = np.argsort(keys)
@@ -70,7 +70,7 @@ class RememberedRows:
 
 
 def hashes_of_rows(rows: memoryview, starts: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash encoded rows, key and value, by where they start and the last one ends."""
+    """Hash encoded rows (key and value). `starts` has the offset of each row and the end of the last."""
     places = starts.tolist()
     digests = (blake2b(rows[start:end], digest_size=8).digest() for start, end in pairwise(places))
     numbers = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
@@ -82,5 +82,5 @@ def _merged(
     older: tuple[NDArray[np.uint64], NDArray[np.uint64]], newer: tuple[NDArray[np.uint64], NDArray[np.uint64]]
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     keys, rows = (np.concatenate([new, old]) for new, old in zip(newer, older, strict=True))
-    kept, places = np.unique(keys, return_index=True)  # of equal ones the first, which is the newer
+    kept, places = np.unique(keys, return_index=True)  # of equal keys the first, which is the newer
     return kept, rows[places]

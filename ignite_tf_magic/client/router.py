@@ -1,4 +1,4 @@
-"""The nodes of a cluster and the way to each: endpoints, control channels, topology changes."""
+"""Connects to cluster nodes: endpoints, the control channel, and topology changes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Node:
     """A server node.
 
     Attributes:
-        endpoints: Under which it may be reached, best guess first.
-        dialled: The first of these, where it has answered us there and does not list it itself.
+        endpoints: Endpoints at which the node may be reached, best guess first.
+        dialled: The first of these, if the node answered there but does not list that endpoint itself.
     """
 
     node_id: uuid.UUID
@@ -38,14 +38,14 @@ class Node:
 
     @property
     def listed(self) -> tuple[Endpoint, ...]:
-        """What the node says of itself: the same for all who ask."""
+        """The endpoints that the node itself lists; the same for all clients."""
         return tuple(endpoint for endpoint in self.endpoints if endpoint != self.dialled)
 
 
 class Router:
-    """Finds a way to any node, or to one node. Thread-safe. Close it.
+    """Opens channels to a given node or to any node. Thread-safe. Close it.
 
-    One control channel is kept; when it breaks, the next node that answers takes its place.
+    It keeps one control channel. When that breaks, the router connects to the next node that answers.
     """
 
     def __init__(self, options: ConnectOptions) -> None:
@@ -61,16 +61,16 @@ class Router:
 
     @property
     def options(self) -> ConnectOptions:
-        """How to connect, as it was given."""
+        """The connection options passed to the router."""
         return self._options
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where to knock first, as the options say."""
+        """The configured endpoints, in the order in which they are tried."""
         return self._options.endpoints
 
     def close(self) -> None:
-        """Close the control channel and idle ones. Channels given by `open_to` belong to their openers."""
+        """Close the control channel and idle ones. The caller of `open_to` closes the channel that it got."""
         with self._lock:
             self._is_closed = True
             for channel in (self._control, *self._idle.values()):
@@ -80,13 +80,13 @@ class Router:
             self._idle.clear()
 
     def call(self, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True) -> T:
-        """Ask any node.
+        """Send a request to any node.
 
         Args:
-            request: What to ask.
+            request: The request.
             parse: Reads the answer.
-            repeat: Ask another node when the connection breaks; only for requests that may be
-                carried out twice.
+            repeat: Repeat the request, possibly to another node, if the connection breaks. Only for requests that may
+                be carried out twice.
 
         Raises:
             ConnectionFailed: No node answers; the message names all that were tried.
@@ -102,7 +102,7 @@ class Router:
         return self._control_channel().call(request, parse)
 
     def nodes(self) -> tuple[Node, ...]:
-        """Ask for the server nodes of the cluster."""
+        """Ask the cluster for its server nodes."""
         topology = self.call(messages.node_endpoints(), messages.parse_topology)
         with self._lock:
             self._topology_version = topology.version
@@ -110,17 +110,17 @@ class Router:
             return self._nodes
 
     def heartbeat(self) -> TopologyVersion | None:
-        """Exchange a heartbeat on the control channel; gives the newest topology version told of."""
+        """Exchange a heartbeat on the control channel. Return the newest topology version reported there."""
         self.call(messages.heartbeat(), messages.parse_nothing)
         return self._control_channel().topology
 
     def control_node_id(self) -> uuid.UUID:
-        """Tell which node the control channel leads to: the first endpoint given that answered."""
+        """Return the node of the control channel: the first candidate endpoint that answered."""
         return self._control_channel().node_id
 
     @property
     def known_nodes(self) -> tuple[Node, ...]:
-        """The server nodes as they were when they were last asked for."""
+        """The server nodes at the time of the last `nodes` call."""
         return self._nodes
 
     def _node(self, entry: messages.NodeEndpoints) -> Node:
@@ -131,13 +131,13 @@ class Router:
         return Node(entry.node_id, tuple(dict.fromkeys(ordered)), dialled)
 
     def open_to(self, node: Node) -> Channel:
-        """Open a channel to one node, or give an idle one; the caller closes it or gives it back.
+        """Open a channel to one node, or return an idle one. The caller closes it or passes it to `give_back`.
 
-        A node lists every address it has, some of which lead elsewhere from here (a container's, another
-        machine's loopback): the id in the handshake tells whether the right one answered.
+        A node lists every address that it has. Some of these lead elsewhere from here, such as a container's address or
+        another machine's loopback. The node id in the handshake shows whether the right node answered.
 
         Raises:
-            ConnectionFailed: None of its endpoints leads to it from here.
+            ConnectionFailed: None of its endpoints leads to the node from here.
         """
         with self._lock:
             idle = self._idle.pop(node.node_id, None)
@@ -163,7 +163,7 @@ class Router:
         raise ConnectionFailed(f"no way to Ignite node {node.node_id}: " + "; ".join(reasons))
 
     def all_answer(self, node_ids: Iterable[uuid.UUID]) -> bool:
-        """Whether each of these nodes accepts connections: one that was killed is listed for a moment."""
+        """Return whether every node accepts connections. The cluster lists a killed node for a moment."""
         nodes = {node.node_id: node for node in self._nodes}
         for node_id in node_ids:
             try:
@@ -174,7 +174,7 @@ class Router:
 
     @contextmanager
     def borrowed(self, node: Node) -> Iterator[Channel]:
-        """Open a channel to one node for requests that are all answered within the `with`; kept unless that fails.
+        """Open a channel for requests that are all answered within the `with` block. Keep it unless the block raises.
 
         Raises:
             ConnectionFailed: As `open_to`.
@@ -188,9 +188,9 @@ class Router:
         self.give_back(channel)
 
     def give_back(self, channel: Channel) -> None:
-        """Keep a channel without requests under way for the next `open_to`; one for each node is kept."""
+        """Keep a channel without pending requests for the next `open_to`. One channel per node is kept."""
         with self._lock:
-            surplus: Channel | None = channel  # nobody would close it any more
+            surplus: Channel | None = channel  # nothing else would close it
             if not self._is_closed:
                 surplus = self._idle.pop(channel.node_id, None)
                 self._idle[channel.node_id] = channel
@@ -212,7 +212,7 @@ class Router:
                 self._control = None
 
     def _is_of_another_machine(self, endpoint: Endpoint) -> bool:
-        """Tell whether a node lists its own loopback, and a password would go to whoever listens there here."""
+        """Return whether this is a node's own loopback address, where a local listener would get the password."""
         given = self._options
         if given.password is None or (given.tls is not None and given.tls.check_hostname):
             return False
@@ -246,7 +246,7 @@ def _is_loopback(host: str) -> bool:
 def wait_for(
     condition: Callable[[], T | None], timeout_s: float, pauses_s: Sequence[float] = (0.05, 0.1, 0.2, 0.5)
 ) -> T | None:
-    """Poll until a condition gives something, with growing pauses; None after the time is over."""
+    """Poll with growing pauses until the condition returns a value. Return None after the timeout."""
     deadline = time.monotonic() + timeout_s
     attempt = 0
     while (found := condition()) is None and time.monotonic() < deadline:

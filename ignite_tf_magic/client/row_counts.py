@@ -1,14 +1,14 @@
-"""Counts of a cache's rows as last taken, by nodes, and lost rows told from them.
+"""Stores the last row count of each cache and detects lost rows by comparing with it.
 
-Ignite keeps no trace of a partition whose only copy went with a node: under its default policy it is there again,
-empty, on another node or on the same one started anew. What tells of it is kept beside the facts of the cache, under
-the key "counted":
+Ignite keeps no trace of a partition whose only copy was lost with a node. Under Ignite's default policy the partition
+exists again, empty, on another node or on the same node after a restart. So this module stores each count in the facts
+of the cache, under the key "counted":
 
-    {"rows": ..., "time": ..., "by": ..., "nodes": [...], "endpoints": [...], "filled": "...", "before": {...}}
+    {"rows": ..., "time": ..., "by": ..., "nodes": [...], "endpoints": [...], "filled": "...", "lost_from": ...}
 
-Rows that somebody removed are told from rows that were lost: a loss needs more nodes gone than there are backups, and
-empties whole partitions. Where nothing was counted, a node that holds no row of a cache that has rows in many
-partitions of others tells of it.
+Fewer rows can also mean that somebody removed rows. A loss differs in two ways: more nodes are gone than there are
+backups, and whole partitions are empty. If no count is stored, a loss shows in another way: a node holds no row of the
+cache, while many partitions of other nodes have rows.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from ignite_tf_magic.errors import RowsLost, format_ranges
 from ignite_tf_magic.protocol import messages
 
 _KEY = "counted"
-# For half a second after a node was killed, the others may count their own rows only.
+# For half a second after a node was killed, the other nodes may count only their own rows.
 _RECOUNT_S = 2.0
-# A node without a row, where chance would give it some but once in so many caches.
+# A node without rows counts as suspicious if chance would leave it empty in at most this share of caches.
 _CHANCE = 1e-6
-# Of so many rows for each partition hardly one partition is empty, unless few affinity keys gather them.
+# With this many rows per partition, hardly any partition is empty, unless a few affinity keys gather the rows.
 _DENSE_ROWS, _SPARSE_SHARE = 8.0, 0.05
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """The rows of a cache as somebody has counted them.
+    """A row count of a cache.
 
     Attributes:
         counted_at: Seconds since 1970.
-        by: Who: what was done, on which host.
-        nodes: Ids of the server nodes then.
-        endpoints: What told each of these from the others, as "host:port"; empty where nobody asked.
-        filled: The partitions that had rows; None where that was not looked at.
-        lost_from: Rows that there were before a loss that was accepted by --allow-partial; 0 for none.
+        by: What counted the rows: the activity, host and process.
+        nodes: Ids of the server nodes at that time.
+        endpoints: The distinguishing endpoint of each of these nodes, as "host:port"; empty if they were not asked for.
+        filled: The partitions that had rows; None if partitions were not examined.
+        lost_from: Number of rows before a loss that --allow-partial accepted; 0 for none.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class RowCount:
 
     @property
     def when(self) -> str:
-        """When it was counted, and by whom, in words."""
+        """The time of the count and who made it, as text."""
         return f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(self.counted_at))} ({self.by})"
 
 
@@ -74,14 +74,14 @@ def counted_now(
     filled: Iterable[int] | None,
     lost_from: int = 0,
 ) -> RowCount:
-    """Return a count that was made at this moment, by this process."""
+    """Return a count that this process made at this moment."""
     by = f"{what} on {socket.gethostname()}, process {os.getpid()}"
     seen = None if filled is None else frozenset(filled)
     return RowCount(rows, frozenset(nodes), by, time.time(), tuple(endpoints), seen, lost_from)
 
 
 def last_count(facts: Facts) -> RowCount | None:
-    """Return the last count of a cache's facts; None where there is none, or one of a later version."""
+    """Return the last count from a cache's facts; None if there is none, or if a later version wrote it."""
     text = facts.get(_KEY)
     try:
         return _from_json(text) if isinstance(text, dict) else None
@@ -90,10 +90,10 @@ def last_count(facts: Facts) -> RowCount | None:
 
 
 def note_count(client: Client, cache: str, count: RowCount) -> None:
-    """Keep a count beside the facts of its cache, unless the same is known.
+    """Store a count in the facts of its cache, unless the same count is stored already.
 
     Raises:
-        DeadlineExceeded: It could not be written for 20 s.
+        DeadlineExceeded: The count could not be written for 20 s.
         ServerError: This user may not write it.
     """
     known = last_count(read_facts(client, cache))
@@ -126,16 +126,16 @@ def _from_json(content: Mapping[str, Any]) -> RowCount:
     )
 
 
-# What fewer rows mean
+# What a lower row count means
 
 
 def evidence_of_loss(known: RowCount | None, baseline: Baseline, rows_of: Mapping[int, int]) -> str:
-    """Tell what shows that rows are gone with the nodes that held them, in words; empty where nothing does.
+    """Describe the evidence that rows were lost with their nodes; return an empty text if there is none.
 
     Args:
         known: The last count.
-        baseline: Owners and nodes of now.
-        rows_of: The rows of each partition.
+        baseline: The current owners and nodes.
+        rows_of: The number of rows of each partition.
     """
     if known is None:
         return _bare_node(baseline, rows_of)
@@ -161,13 +161,13 @@ def _some(partitions: Sequence[int]) -> str:
 
 
 def _spare_copies(known: RowCount, baseline: Baseline) -> int:
-    """Return how many nodes may go without a loss; of a replicated cache all but one that held it."""
+    """Return how many nodes may go without a loss: for a replicated cache, all but one of those that held it."""
     is_everywhere = WHOLE_CACHE in baseline.owners and baseline.backups == len(baseline.nodes) - 1
     return len(known.nodes) - 1 if is_everywhere else baseline.backups
 
 
 def doubts(known: RowCount | None, cache: str, rows_of: Mapping[int, int]) -> list[str]:
-    """Tell what a person should know of a cache that shows no loss, in words."""
+    """Return warnings about a cache that shows no loss."""
     return _sparse(cache, rows_of) if known is None else _fewer(known, cache, sum(rows_of.values()))
 
 
@@ -186,7 +186,7 @@ def _fewer(known: RowCount, cache: str, rows: int) -> list[str]:
 
 
 def _bare_node(baseline: Baseline, rows_of: Mapping[int, int]) -> str:
-    """Describe a node that has come without rows, where chance cannot explain that it has none."""
+    """Describe a node without rows, if chance cannot explain that it has none; else return an empty text."""
     num_filled = sum(map(bool, rows_of.values()))
     for node, partitions in sorted(_partitions_of(baseline).items()):
         share = len(partitions) / len(baseline.owners)
@@ -218,22 +218,22 @@ def _sparse(cache: str, rows_of: Mapping[int, int]) -> list[str]:
     ]
 
 
-# What a reader finds out before its first row
+# Checks by a reader before its first row
 
 
 def check_rows(cache: Cache, baseline: Baseline, facts: Facts) -> list[str]:
-    """Find out by a few small requests whether rows are missing; counts the cache only where that is in doubt.
+    """Check with a few small requests whether rows are missing. Count the cache only if that is in doubt.
 
     Args:
         cache: The cache.
-        baseline: What it is now.
-        facts: What is noted of it.
+        baseline: The current baseline.
+        facts: The stored facts of the cache.
 
     Returns:
-        What is to be said, in words.
+        Warnings.
 
     Raises:
-        RowsLost: Rows are gone with the nodes that held them.
+        RowsLost: Rows were lost with the nodes that held them.
     """
     known = last_count(facts)
     rows = _settled_size(cache, baseline, known)
@@ -246,7 +246,7 @@ def check_rows(cache: Cache, baseline: Baseline, facts: Facts) -> list[str]:
 
 
 def are_in_doubt(cache: Cache, baseline: Baseline, known: RowCount | None) -> bool:
-    """Find out by a few small requests whether rows may have gone with nodes, so that each partition is to be seen."""
+    """Check with a few small requests whether rows may be lost, so that each partition must be examined."""
     return _are_in_doubt(cache, baseline, known, _settled_size(cache, baseline, known))
 
 
@@ -257,7 +257,7 @@ def _are_in_doubt(cache: Cache, baseline: Baseline, known: RowCount | None, rows
 
 
 def _settled_size(cache: Cache, baseline: Baseline, known: RowCount | None) -> int:
-    """Count again until there are as many rows as are known, for a while; gives what there was at last."""
+    """Count again, for up to 2 s, until there are as many rows as last time. Return the last count."""
     sizes = [baseline.size]
     wanted = known.rows if known else 0
 
@@ -271,12 +271,12 @@ def _settled_size(cache: Cache, baseline: Baseline, known: RowCount | None) -> i
 
 
 def _may_hold_a_bare_node(cache: Cache, baseline: Baseline) -> bool:
-    """Ask each owner for one row of its own."""
+    """Ask each owner for one of its own rows. Return whether an owner unexpectedly has none."""
     owners = _partitions_of(baseline)
     for node in cache.client.nodes():
         share = len(owners.get(node.node_id, ())) / len(baseline.owners)
         if not 0 < share < 1 or baseline.size * math.log1p(-share) >= math.log(_CHANCE):
-            continue  # none of so few rows may well be there
+            continue  # so few rows may well leave this node empty
         with cache.client.router.borrowed(node) as channel:
             page = channel.call(
                 messages.scan(cache.cache_id, WHOLE_CACHE, 1, local=True), messages.parse_first_page

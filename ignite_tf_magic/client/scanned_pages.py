@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScannedSeries:
-    """Pages in order, and the partition of each. Valid until the next series is asked for."""
+    """Pages in order, and the partition of each. Valid until the next series is requested."""
 
     partitions: Sequence[int]
     series: PageSeries
 
     def pages(self) -> list[ScannedPage]:
-        """Return the pages one by one, those with rows."""
+        """Return one `ScannedPage` for each page that has rows."""
         pairs = zip(self.partitions, self.series.pages(), strict=True)
         return [ScannedPage(partition, page) for partition, page in pairs if page.num_rows]
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedPage:
-    """Rows of one partition. Valid until the next series is asked for."""
+    """Rows of one partition. Valid until the next series is requested."""
 
     partition: int
     page: Page
 
     def row_starts(self) -> NDArray[np.int64]:
-        """Find where each row starts: num_rows + 1 offsets into `page.rows`."""
+        """Return the offset of each row in `page.rows` and the end of the last: num_rows + 1 offsets."""
         return index(self.page)[0]
 
 
 def used_meanwhile(
     channel: Channel, series: ScannedSeries, requests: bytes | memoryview = b""
 ) -> Iterator[ScannedSeries]:
-    """Let the node work on the next requests while the series is used, which is complete in any case.
+    """Send the next requests, then yield the series, so that the node works while the caller uses the series.
 
     Raises:
-        ConnectionLost: The node went away; told when the series was used.
+        ConnectionLost: The node went away. Raised after the series was used, which is complete in any case.
     """
     failure = None
     try:
@@ -61,11 +61,11 @@ def used_meanwhile(
 
 
 def index(page: Page, num_values: int = 1) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Find where the rows of a page start (num_rows + 1 offsets), and hash their encoded keys.
+    """Return the offsets of a page's rows (num_rows + 1) and the hashes of their encoded keys.
 
     Args:
         page: The page.
-        num_values: How many values stand behind each key.
+        num_values: Number of values after each key.
     """
     starts, hashes = np.empty(page.num_rows + 1, np.int64), np.empty(page.num_rows, np.uint64)
     index_rows(page.rows, page.num_rows, starts, hashes, num_values)
@@ -75,13 +75,13 @@ def index(page: Page, num_values: int = 1) -> tuple[NDArray[np.int64], NDArray[n
 def undelivered(
     page: Page, delivered: list[NDArray[np.uint64]], repeated: NDArray[np.uint64], num_values: int = 1
 ) -> Page:
-    """Note the rows of a page as delivered; give it without those delivered before.
+    """Record the rows of a page as delivered and return the page without those delivered before.
 
     Args:
         page: The page.
         delivered: Hashes of the keys of delivered rows; those of this page are added.
-        repeated: Those of rows that may come again.
-        num_values: How many values stand behind each key.
+        repeated: Hashes of the keys of rows that may come again.
+        num_values: Number of values after each key.
     """
     starts, hashes = index(page, num_values)
     if len(repeated):

@@ -1,4 +1,4 @@
-"""SQL statements with typed results, and errors in this package's words. Each statement has its own connection."""
+"""Runs SQL statements with typed results and this package's errors. Each statement uses its own connection."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from ignite_tf_magic.protocol.sql_cells import CellColumn, join
 from ignite_tf_magic.serialization.sql_text import gives_rows, split_statements
 from ignite_tf_magic.settings.options import ConnectOptions
 
-# Told how many rows of a statement have come.
+# Called with the number of rows of a statement fetched so far.
 QueryProgress = Callable[[int], None]
 _PAGE_ROWS = 1024
 
 
 class SqlClient:
-    """Runs SQL statements on a cluster. Holds no connection between two statements; thread-safe."""
+    """Runs SQL statements on a cluster. Keeps no connection open between statements. Thread-safe."""
 
     def __init__(self, options: ConnectOptions) -> None:
         self._options = options
@@ -51,14 +51,14 @@ class SqlClient:
         limit: int | None = None,
         progress: QueryProgress | None = None,
     ) -> QueryResult:
-        """Run one statement and fetch its rows. Interrupted, it ends the statement on the cluster, too.
+        """Run one statement and fetch its rows. An interrupt (Ctrl-C) also ends the statement on the cluster.
 
         Args:
             statement: One SQL statement with a `?` for each of `args`.
-            args: Bound to the `?` on the server, never spliced into the text. Times with a zone are turned to UTC,
-                those without are taken for UTC.
-            limit: At most this many rows leave the cluster (and one more, which tells `truncated`).
-            progress: Told the rows fetched so far, whenever more have come.
+            args: Values for each `?`. The server binds them; they are never spliced into the text. Times with a zone
+                are converted to UTC, times without a zone are taken as UTC.
+            limit: Maximum number of rows to fetch. One more row is fetched to set `truncated`.
+            progress: Called with the number of rows fetched so far, after each page.
 
         Raises:
             QueryError: The statement or an argument was refused.
@@ -136,7 +136,7 @@ def _result(
 
 
 def _kill(options: ConnectOptions, local_port: int, statement: str) -> None:
-    """End the statement of a connection, which a node knows by its address; by its text, if that is another there."""
+    """End the statement of a connection. It is found by the connection's port, else by its text if that is unique."""
     find = sql.execute(
         "SELECT QUERY_ID, INITIATOR_ID FROM SYS.SQL_QUERIES WHERE SQL = ?", [statement], _PAGE_ROWS
     )
@@ -160,7 +160,7 @@ def _type_finder(channel: Channel) -> FindType:
 
 
 def _refusal(message: str, statement: str, near: str) -> str:
-    """Ignite's message without its echo of the statement, and a hint where a cache's schema is missing."""
+    """Return Ignite's message without its echo of the statement, plus a hint."""
     words = re.sub(r";? SQL statement:.*?(?= \[\d+-\d+\]|$)", "", message, flags=re.DOTALL)
     words = re.sub(r"^[0-9A-Z]{5}: | \[\d+-\d+\]$", "", words).strip()
     hint = near
@@ -176,10 +176,10 @@ def _indented(statement: str) -> str:
 
 
 def as_argument(value: Any) -> Any:
-    """Bring one argument to a form that is sent without losing any of it.
+    """Convert one argument to a form that can be sent without loss.
 
     Raises:
-        QueryError: It has none.
+        QueryError: There is no such form.
     """
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
         value = value.item()

@@ -1,4 +1,4 @@
-"""What a refused statement may have meant: tables and columns with names that look alike."""
+"""Suggests existing table and column names that are similar to an unknown name in a statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_NAMES = 10_000
 
 
 def near_names(channel: Channel, message: str, statement: str) -> str:
-    """Say what is near to the name that a node does not know; nothing if it knows all, or nothing is near."""
+    """Return a hint with names similar to the one that a node does not know; empty if there is none."""
     found = _MISSING.search(message)
     if found is None:
         return ""
@@ -24,12 +24,12 @@ def near_names(channel: Channel, message: str, statement: str) -> str:
         if kind == "column":
             return _said(_columns(channel, statement), missing.rpartition(".")[2])
         return _said(_tables(channel), missing)
-    except (ServerError, ConnectionLost):  # not everybody may read the views
+    except (ServerError, ConnectionLost):  # the user may lack permission to read the views
         return ""
 
 
 def _tables(channel: Channel) -> dict[str, str]:
-    """Return how each table is written in a statement, by its bare name."""
+    """Map the bare name of each table to its name in a statement."""
     rows = _rows(channel, "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES")
     return {
         table: quoted_name(table) if schema == "PUBLIC" else f"{quoted_name(schema)}.{quoted_name(table)}"
@@ -38,7 +38,7 @@ def _tables(channel: Channel) -> dict[str, str]:
 
 
 def _columns(channel: Channel, statement: str) -> dict[str, str]:
-    """Return the columns of the tables that a statement names."""
+    """Map the columns of the tables that a statement names to their names in a statement."""
     words = {word.upper() for word in re.findall(r"\w+", statement)}
     rows = _rows(channel, "SELECT TABLE_NAME, COLUMN_NAME FROM SYS.TABLE_COLUMNS")
     return {column: quoted_name(column) for table, column in rows if table.upper() in words}

@@ -1,4 +1,4 @@
-"""What a SQL statement gives: typed columns, as Python's values, NumPy, pandas, polars or Arrow."""
+"""The result of a SQL statement: typed columns, available as Python values, pandas, polars or Arrow."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _KIND_OF_TYPE: dict[type, str] = {
     uuid.UUID: "uuid",
     bytes: "binary",
 }
-_MOST_DIGITS = 76  # of Arrow's decimals
+_MOST_DIGITS = 76  # the limit of Arrow's decimals
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Name and kind of one column of a result.
+    """The name and kind of one column of a result.
 
     Attributes:
         kind: boolean, integer, float, decimal, text, date, time, timestamp, uuid, binary, object, or null
-            for a column that has no value and of which the cluster does not know the type.
-        declared: What the cluster knows of it, if it was asked.
+            for a column without values whose type the cluster does not know.
+        declared: The column as the cluster declares it, if the cluster was asked.
     """
 
     name: str
@@ -69,11 +69,11 @@ class Column:
 
 
 class QueryResult:
-    """Rows of one statement. A statement that changes data has one row with the column UPDATED.
+    """The rows of one statement. A statement that changes data has one row with the column UPDATED.
 
     Attributes:
-        columns: Their names and kinds.
-        truncated: More rows exist than the limit let through.
+        columns: The names and kinds of the columns.
+        truncated: Whether more rows exist than the limit allowed.
     """
 
     def __init__(self, columns: Sequence[Column], cells: Sequence[CellColumn], *, truncated: bool) -> None:
@@ -82,23 +82,22 @@ class QueryResult:
         self._cells = tuple(cells)
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self._cells[0].nulls) if self._cells else 0
 
     @cached_property
     def rows(self) -> tuple[tuple[Any, ...], ...]:
         """The rows. NULL is None; a timestamp is a numpy.datetime64 in UTC.
 
-        With nanoseconds where they reach (1678 to 2261) and else with microseconds; the other kinds are Python's own
-        types.
+        Timestamps have nanoseconds from 1678 to 2261, else microseconds. The other kinds are Python's own types.
         """
         return tuple(zip(*(cells.to_list() for cells in self._cells), strict=True))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Build a DataFrame whose dtypes are those of the columns, whatever the rows are.
+        """Return a DataFrame. Its dtypes follow from the columns, not from the rows.
 
-        Integers and booleans that may be NULL are of pandas' nullable dtypes. Timestamps are datetime64[ns, UTC], or
-        datetime64[us, UTC] where one of the column is before 1678 or after 2261.
+        Integers and booleans that may be NULL have pandas' nullable dtypes. Timestamps are datetime64[ns, UTC], or
+        datetime64[us, UTC] if a timestamp of the column is before 1678 or after 2261.
         """
         import pandas as pd
 
@@ -108,7 +107,7 @@ class QueryResult:
         return frame
 
     def to_arrow(self) -> pa.Table:
-        """Build an Arrow table: numbers in their own width, decimals with their digits, timestamps in UTC.
+        """Return an Arrow table. Numbers keep their width, decimals their digits; timestamps are in UTC.
 
         Raises:
             ConfigError: pyarrow is not installed.
@@ -121,9 +120,9 @@ class QueryResult:
         return pa.Table.from_arrays(arrays, names=[column.name for column in self.columns])
 
     def to_polars(self) -> pl.DataFrame:
-        """Build a polars DataFrame, as `to_arrow` has it. Columns of one name are numbered.
+        """Return a polars DataFrame with the types of `to_arrow`. Columns with equal names are numbered.
 
-        Decimals of more than 38 digits, which polars has none for, are text.
+        Decimals of more than 38 digits become text, because polars cannot represent them.
 
         Raises:
             ConfigError: polars or pyarrow is not installed.
@@ -139,7 +138,7 @@ class QueryResult:
 
 
 def kind_of(cells: CellColumn, declared: DeclaredColumn | None) -> str:
-    """Tell the kind of a column: by its cells, where there are any, else by what the cluster knows."""
+    """Return the kind of a column, from its cells if it has values, else from what the cluster declares."""
     if cells.code == TypeCode.NULL:
         return _KIND_OF_CODE.get(declared.code, "object") if declared else "null"
     if cells.values.dtype.kind != "O":
@@ -163,7 +162,7 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _pandas_array(column: Column, cells: CellColumn) -> Any:
-    """Return what pandas keeps as a column."""
+    """Return a column as a pandas array."""
     import pandas as pd
 
     nulls = cells.nulls
@@ -188,7 +187,7 @@ def _pandas_array(column: Column, cells: CellColumn) -> Any:
 
 
 def _numbers(cells: CellColumn, dtype: type) -> NDArray[Any]:
-    """Return numbers with 0 for a NULL."""
+    """Return numbers, with 0 for each NULL."""
     return np.where(cells.nulls, 0, 0 if cells.code == TypeCode.NULL else cells.values).astype(dtype)
 
 
@@ -221,7 +220,7 @@ def _for_arrow(kind: str, values: list[Any]) -> list[Any]:
 
 
 def _arrow_type(column: Column, cells: CellColumn) -> pa.DataType | None:
-    """Return the type of a column in Arrow; None where its values tell."""
+    """Return the Arrow type of a column; None if Arrow infers it from the values."""
     import pyarrow as pa
 
     declared = column.declared

@@ -1,4 +1,4 @@
-"""The SQL table of a cache, and which of its columns holds which field of the rows."""
+"""Finds the SQL table of a cache, and the column for each field of the rows."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class TableColumn:
     """A column of a cache's SQL table.
 
     Attributes:
-        name: As SQL knows it.
-        java_type: As "java.lang.Integer".
-        path: The field in rows, as the table declares it; None where Ignite looks for it in each row's key and value.
+        name: The name in the SQL catalog.
+        java_type: The Java type, such as "java.lang.Integer".
+        path: The field's path in rows, as the table declares it; None if Ignite searches each row's key and value.
         precision: Largest number of characters, bytes or digits; -1 if there is no limit.
         scale: Largest number of decimal places; -1 if there is no limit.
         has_default: Whether INSERT writes a default if it omits the column.
@@ -66,8 +66,8 @@ class CacheTable:
     """The SQL table of a cache.
 
     Attributes:
-        name: As a person writes it in a statement: PUBLIC.MNIST.
-        quoted: As it is written in any case.
+        name: The name with schema, quoted only where needed: PUBLIC.MNIST.
+        quoted: The name with schema, always quoted.
     """
 
     name: str
@@ -76,19 +76,19 @@ class CacheTable:
 
     @property
     def named(self) -> tuple[TableColumn, ...]:
-        """The columns without _KEY and _VAL, which are the whole key and value."""
+        """The columns except _KEY and _VAL, which stand for the whole key and value."""
         return tuple(each for each in self.columns if each.name not in _WHOLE)
 
     def column_of(self, path: Path) -> TableColumn | None:
-        """Return the column of a field; a column of the user's before _KEY and _VAL."""
+        """Return the column of a field. A user's column takes precedence over _KEY and _VAL."""
         found = [each for each in self.columns if each.path and folded_path(each.path) == folded_path(path)]
         return min(found, key=lambda each: each.name in _WHOLE, default=None)
 
 
 def table_as_it_is(cache: Cache, config: CacheConfig) -> QueryEntity | None:
-    """Return the one SQL table of a cache with its columns of now; None where it has none, or several.
+    """Return the only SQL table of a cache with its current columns; None if it has none or several.
 
-    ALTER TABLE changes no configuration.
+    The columns come from a system view, because ALTER TABLE does not change the configuration.
     """
     entity = config.only_table
     if entity is None:
@@ -97,9 +97,9 @@ def table_as_it_is(cache: Cache, config: CacheConfig) -> QueryEntity | None:
         rows = cache.client.router.call(
             sql.execute(_COLUMNS_NOW, [cache.name], _MOST_COLUMNS), sql.parse_result
         ).rows
-    except ServerError:  # a cluster without SQL, or one that lets this user not look
+    except ServerError:  # a cluster without SQL, or one that denies this user the views
         return entity
-    if not rows:  # it is being dropped
+    if not rows:  # the table is being dropped
         return entity
     now = {column: java_type for column, java_type in rows if column not in _WHOLE}
     kept = [field for field in entity.fields if field.column in now]
@@ -109,17 +109,17 @@ def table_as_it_is(cache: Cache, config: CacheConfig) -> QueryEntity | None:
 
 
 def table_of(query: Query, cache: Cache) -> tuple[CacheTable | None, str]:
-    """Return the one SQL table of a cache; or None, and why in words."""
+    """Return the only SQL table of a cache; or None and the reason as text."""
     try:
         tables = query(_TABLES, [cache.name]).rows
-    except QueryError as error:  # a cluster without SQL, or one that lets this user not look
+    except QueryError as error:  # a cluster without SQL, or one that denies this user the views
         return None, f"the cluster tells nothing of SQL tables: {str(error).splitlines()[0]}"
     names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table, *_ in tables]
     if len(tables) != 1:
         return None, f"it has several SQL tables: {', '.join(names)}" if tables else "it has no SQL table"
     schema, table, key_alias, value_alias = tables[0]
-    # The view marks a column that stands for the whole key only where both are spelled alike, and not that one which
-    # stands for the whole value is never NULL.
+    # The view marks a column for the whole key only if both names have the same case. It does not mark the column for
+    # the whole value as NOT NULL.
     entity = cache.config().only_table
     if entity is None:
         return None, "its SQL table was made or dropped at this moment"

@@ -1,4 +1,4 @@
-"""What a node tells of a statement's columns: their types, in ODBC's words, and how rows spell their names."""
+"""Reads from a node the ODBC types of a statement's columns, and the spelling of their names in rows."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ _CACHE_OF = "SELECT CACHE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = ? AND TABLE_N
 
 
 class Ask(Protocol):
-    """Sends a request to a node, and reads the answer."""
+    """A function that sends a request to a node and parses the answer."""
 
     def __call__(self, request: messages.Request, parse: Callable[[memoryview], T], /) -> T:
-        """Return what `parse` reads."""
+        """Return the result of `parse`."""
 
 
 def declared_columns(
     endpoint: Endpoint, options: ConnectOptions, statement: str
 ) -> tuple[odbc.DeclaredColumn, ...] | None:
-    """Ask for the columns of a statement, which is not carried out.
+    """Ask for the columns of a statement without running it.
 
     Returns:
-        Them; none for a statement without rows; None where the node does not tell, as one that lets no ODBC in.
+        The columns; empty for a statement without rows; None if the node does not report them, for example because it
+        does not accept ODBC.
     """
     try:
         tls = tls_context(options.tls) if options.tls else None
@@ -48,10 +49,10 @@ def declared_columns(
 
 
 def spelled(ask: Ask, declared: Sequence[odbc.DeclaredColumn]) -> list[str]:
-    """Return the names of a result's columns: those of a table's columns as its fields are spelled.
+    """Return the names of a result's columns. A column of a table is spelled like the field that it holds.
 
     Args:
-        ask: Sends a request to a node, and reads the answer.
+        ask: Sends a request to a node and parses the answer.
         declared: The columns, as SQL names them.
     """
     spellings: dict[tuple[str, str], dict[str, str]] = {}
@@ -62,7 +63,7 @@ def spelled(ask: Ask, declared: Sequence[odbc.DeclaredColumn]) -> list[str]:
 
 
 def _spellings(ask: Ask, schema: str, table: str) -> dict[str, str]:
-    """Return the fields of a table that differ from their columns in case only, by these."""
+    """Map columns of a table to their fields, where the two names differ at most in case."""
     bare = schema[1:-1] if schema.startswith('"') else schema
     try:
         found = ask(sql.execute(_CACHE_OF, [bare, table], 1), sql.parse_result).rows
@@ -71,7 +72,7 @@ def _spellings(ask: Ask, schema: str, table: str) -> dict[str, str]:
         config = ask(
             messages.cache_configuration(messages.cache_id(found[0][0])), messages.parse_configuration
         )
-    except ServerError:  # a user who may not look, or a table that was dropped meanwhile
+    except ServerError:  # a user without permission, or a table that was dropped meanwhile
         return {}
     names = {
         field.column: field.name.rpartition(".")[2]

@@ -1,7 +1,7 @@
-"""SQL tables by their names, and the caches in which their rows are.
+"""Maps the names of SQL tables to the caches that hold their rows.
 
-Users of SQL know a cache by its table: CREATE TABLE KITTENS makes the cache SQL_PUBLIC_KITTENS, or the one that
-CACHE_NAME says.
+SQL users know a cache by its table. CREATE TABLE KITTENS makes the cache SQL_PUBLIC_KITTENS, or the cache that the
+CACHE_NAME option names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A SQL table and the cache in which its rows are; the names as the catalog has them."""
+    """A SQL table and the cache that holds its rows, named as in the catalog."""
 
     schema: str
     table: str
@@ -34,21 +34,21 @@ class TableName:
 
     @property
     def is_public(self) -> bool:
-        """Whether a statement finds it without its schema."""
+        """Whether a statement finds the table without its schema."""
         return self.schema == _PUBLIC
 
     @property
     def in_full(self) -> str:
-        """The name in a statement, with the schema: "MNIST".MNIST."""
+        """The name with schema, as in a statement: "MNIST".MNIST."""
         return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
 
     def __str__(self) -> str:
-        """Return the name in a statement, as short as it is understood."""
+        """Return the shortest name that a statement accepts."""
         return quoted_name(self.table) if self.is_public else self.in_full
 
 
 def list_tables(router: Router) -> list[TableName]:
-    """List the tables by schema and name; none where nodes have no SQL, or do not let this user look.
+    """Return all tables, sorted by schema and name; empty if nodes have no SQL or deny this user the view.
 
     Raises:
         ConnectionFailed: No node answers.
@@ -62,13 +62,13 @@ def list_tables(router: Router) -> list[TableName]:
 
 
 def cache_called(name: str, tables: Iterable[TableName]) -> str | None:
-    """Return the cache of the table that a statement would name so; None without such a table.
+    """Return the cache of the table that a statement would find by this name; None if there is no such table.
 
-    Letters outside of quotes are folded to capitals. A name without a schema is that of schema PUBLIC, else that of the
-    only schema with such a table.
+    Letters outside quotes are converted to capitals. A name without a schema means the table of schema PUBLIC. If
+    PUBLIC has no such table, it means the table in any other schema.
 
     Raises:
-        CacheNameError: Several caches have such tables.
+        CacheNameError: Tables of several caches match.
     """
     found = _tables_called(name, tables)
     if len({each.cache for each in found}) > 1:
@@ -96,13 +96,13 @@ def _folded(part: str) -> str:
 def near_names(
     name: str, caches: Iterable[str], tables: Iterable[TableName], *, as_tables: bool
 ) -> list[str]:
-    """Return names that look like one that no cache has, best first; one for each cache.
+    """Return up to 3 existing names similar to an unknown one, best first, one for each cache.
 
     Args:
-        name: As it was given.
-        caches: Names of those that are there.
-        tables: Theirs.
-        as_tables: Whether a cache may be named as its table is; else a near table's cache is named.
+        name: The unknown name.
+        caches: Names of the existing caches.
+        tables: Tables of these caches.
+        as_tables: Whether to return a similar table's own name; otherwise its cache's name is returned.
     """
     has_schema = "." in name
     known: dict[str, tuple[str, str]] = {}

@@ -50,7 +50,7 @@ class TableStatements:
     def merge(
         self, columns: Sequence[TableColumn], values: Sequence[Sequence[Any]], watch: RegionWatch
     ) -> Iterator[int]:
-        """Write rows, over rows with the same keys; yield the number of rows of each statement.
+        """Write rows, replacing rows with the same keys; yield the number of rows of each statement.
 
         Args:
             columns: The columns to write; the others get their default, or NULL.
@@ -87,7 +87,7 @@ class TableStatements:
             yield [(first + index, key) for index, key in self._found(keys, part)]
 
     def _found(self, keys: Sequence[TableColumn], values: list[list[Any]]) -> list[tuple[int, Any]]:
-        # H2 rounds timestamps in arrays to microseconds. So look between two, and compare here.
+        # H2 rounds timestamps in arrays to microseconds. So search from microsecond to microsecond, and compare here.
         sought, conditions, bound = ["N INT = ?"], [], [list(range(len(values[0])))]
         moments: list[list[Any]] = []
         chosen = ["x.N", "t._KEY"]

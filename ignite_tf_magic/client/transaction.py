@@ -1,4 +1,4 @@
-"""Several rows written as one step, or not at all."""
+"""Transactions: several rows are written in one step, or none is."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """A transaction under way, on a connection of its own. One thread.
+    """A running transaction on its own connection. One thread.
 
-    As a context manager it commits at the end of the block, and rolls back when the block raises.
+    As a context manager it commits at the end of the block, and rolls back if the block raises.
     """
 
     def __init__(self, channel: Channel, number: int, let_go: Callable[[Channel], None]) -> None:
@@ -43,7 +43,7 @@ class Transaction:
         """Carry out a request of `protocol.key_value` in this transaction.
 
         Raises:
-            ServerError: The node refused it, as for a cache that is not TRANSACTIONAL.
+            ServerError: The node refused the request, for example because the cache is not TRANSACTIONAL.
             ConnectionLost: The node went away; nothing was written.
             LocalProtocolError: The transaction has ended.
         """
@@ -52,16 +52,16 @@ class Transaction:
         return self._channel.call(key_value.within(request, self._number), parse)
 
     def commit(self) -> None:
-        """Write all of it.
+        """Write all changes of the transaction.
 
         Raises:
-            ServerError: Another writer was first, or the time was over; nothing was written.
-            ConnectionLost: It may or may not have been written.
+            ServerError: Another writer was first, or the transaction timed out; nothing was written.
+            ConnectionLost: The changes may or may not have been written.
         """
         self._end(commit=True)
 
     def roll_back(self) -> None:
-        """Write nothing of it. Does nothing when the transaction has ended."""
+        """Discard all changes. Does nothing if the transaction has ended."""
         if self._channel is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""A byte stream to one node: TCP, with TLS when asked for. Foreign errors end here."""
+"""A byte stream to one node: TCP, with TLS if configured. Raises this package's errors only."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from typing import Protocol
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
 from ignite_tf_magic.settings.options import Dial, Endpoint, TlsOptions
 
-# A thread waits so long at a time, however long it may: Python does what Ctrl-C asks for when a call comes back, and a
-# signal does not end the main thread's call where a thread that is just starting takes it, or where recv, without a
-# limit, is begun again by the kernel (SA_RESTART, as the handler that polars sets for SIGINT has it).
+# A blocking call waits at most this long at a time, however long the timeout. Python handles Ctrl-C only after a call
+# returns. The signal does not end the main thread's call if a thread that is just starting receives it, or if the
+# kernel restarts a recv without a timeout (SA_RESTART, which the SIGINT handler of polars sets).
 _TURN_S = 0.25
 _RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class ByteStream(Protocol):
-    """What a channel needs of a byte stream. Blocking; one sender and one receiver thread at a time."""
+    """The byte stream that a channel needs. Blocking; one sender and one receiver thread at a time."""
 
     @property
     def local_port(self) -> int:
-        """The port of this side; 0 where there is none."""
+        """The local port; 0 if there is none."""
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send all of it."""
+        """Send all the bytes."""
 
     def receive_into(self, space: memoryview) -> int:
-        """Wait for bytes and put some into `space`; gives how many, at least 1."""
+        """Wait for bytes and put some into `space`. Return their number, at least 1."""
 
     def is_quiet(self, for_s: float = 0.0) -> bool:
-        """Whether there is nothing to receive, not even the end; after waiting so long for it."""
+        """Wait up to `for_s` seconds for data. Return whether nothing came, not even the end of the stream."""
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Limit how long a later send or receive waits for one byte to go; None waits for ever."""
+        """Limit how long each later send or receive waits for progress, in seconds; None waits forever."""
 
     def close(self) -> None:
-        """Close at once; a thread that waits in `receive_into` is woken with ConnectionLost."""
+        """Close at once. A thread that waits in `receive_into` wakes with ConnectionLost."""
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """Build the client's TLS context: peers are verified, TLS 1.2 at least.
+    """Build the client's TLS context. It verifies peers and requires TLS 1.2 or later.
 
-    The authorities that are named take the place of the system's, each of which signs for anybody.
+    Configured authorities replace those of the system, each of which may sign for any host.
 
     Raises:
-        ConfigError: A file is missing or unreadable, the key's password is wrong, or anybody's certificate would do.
+        ConfigError: A file is missing or unreadable, the key's password is wrong, or any certificate would be accepted.
     """
     try:
         context = ssl.create_default_context(
             ssl.Purpose.SERVER_AUTH, cafile=options.cafile or options.certfile or None
         )
         is_named = bool(options.cafile) or context.cert_store_stats()["x509_ca"] > 0
-        if not is_named:  # a client's certificate alone
+        if not is_named:  # the file has a client certificate only
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if options.certfile:
             context.load_cert_chain(options.certfile, options.keyfile, options.key_password or "")
@@ -76,7 +76,7 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 class SocketTransport:
-    """TCP or TLS. Opened by `open_transport`, closed by whoever opened it."""
+    """A TCP or TLS stream. `open_transport` opens it and its caller closes it."""
 
     def __init__(self, stream: socket.socket, endpoint: Endpoint, timeout_s: float) -> None:
         self._stream = stream
@@ -110,7 +110,7 @@ class SocketTransport:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._stream, selectors.EVENT_READ)
                 return not selector.select(for_s)
-        except (OSError, ValueError):  # it has been closed: what is received next says so
+        except (OSError, ValueError):  # it was closed; the next receive reports that
             return False
 
     def set_timeout(self, timeout_s: float | None) -> None:
@@ -120,7 +120,7 @@ class SocketTransport:
 
     def close(self) -> None:
         """See `ByteStream.close`."""
-        with suppress(OSError):  # Not connected any more: nothing left to shut down.
+        with suppress(OSError):  # no longer connected: nothing to shut down
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
 
@@ -129,7 +129,7 @@ class SocketTransport:
         while True:
             try:
                 return call(data)
-            except (OSError, ValueError) as error:  # ValueError: TLS that another thread has just closed
+            except (OSError, ValueError) as error:  # ValueError: another thread closed the TLS stream
                 if not isinstance(error, TimeoutError) or error.errno is not None:
                     raise ConnectionLost(str(self._endpoint), str(error) or type(error).__name__) from error
                 now_s = time.monotonic()
@@ -142,11 +142,11 @@ class SocketTransport:
 def open_transport(
     endpoint: Endpoint, tls: ssl.SSLContext | None, timeout_s: float, dial: Dial | None = None
 ) -> SocketTransport:
-    """Connect to a node; by `dial`, when this machine cannot by itself.
+    """Connect to a node, through `dial` if this machine cannot connect directly.
 
     Raises:
-        ConnectionFailed: Nobody listens there, the name is unknown, or TLS failed.
-        HostError: The host through which `dial` goes does not let us in.
+        ConnectionFailed: Nothing listens there, the name is unknown, or TLS failed.
+        HostError: The host that `dial` goes through refuses the login.
     """
     try:
         stream = (dial or _dial)(endpoint.host, endpoint.port, timeout_s)

@@ -1,4 +1,4 @@
-"""The binary types of a cluster: what it knows of them, and telling it new ones."""
+"""Reads binary types from the cluster and registers new ones there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class TypeRegistry:
-    """Binary types, remembered once they were asked for. Thread-safe."""
+    """The cluster's binary types, remembered once read. Thread-safe."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -31,7 +31,7 @@ class TypeRegistry:
         self._lock = threading.Lock()
 
     def find(self, type_id: int, *, refresh: bool = False) -> BinaryType | None:
-        """Return what the cluster knows of a binary type, from memory unless `refresh`."""
+        """Return a binary type, from memory unless `refresh`; None if the cluster does not know it."""
         if type_id in BUILT_IN_TYPES:
             return BUILT_IN_TYPES[type_id]
         with self._lock:
@@ -44,7 +44,7 @@ class TypeRegistry:
         return found
 
     def read(self, parse: Callable[[FindType], T]) -> T:
-        """Read values with what is remembered of types; asks again about one that has objects of a newer schema."""
+        """Parse values with the remembered types. Read a type again if an object has an unknown schema."""
         while True:
             try:
                 return parse(self.find)
@@ -54,13 +54,13 @@ class TypeRegistry:
                     raise
 
     def put(self, binary_type: BinaryType) -> None:
-        """Tell the cluster a binary type; it is merged with what the cluster knows."""
+        """Register a binary type with the cluster, which merges it with what it knows of the type."""
         self._router.call(messages.put_binary_type(binary_type), messages.parse_nothing)
-        with self._lock:  # it has more schemas now than are remembered
+        with self._lock:  # the cluster may know more schemas now
             self._known.pop(binary_type.type_id, None)
 
     def announce(self, value: Any) -> None:
-        """Tell the cluster the types of binary objects that are about to be written, wherever they are in a value."""
+        """Register the types of all binary objects in a value that is about to be written, at any depth."""
         for each in objects_in(value):
             self._announce(each)
 
@@ -73,7 +73,7 @@ class TypeRegistry:
 
 
 def objects_in(value: Any) -> Iterator[BinaryObject]:
-    """Find the binary objects in a value, inner ones first, each once."""
+    """Yield the binary objects in a value, inner ones first, each once."""
     yield from _objects_in(value, set())
 
 
@@ -101,7 +101,7 @@ def _type_of(value: BinaryObject, known: BinaryType | None) -> BinaryType:
 
 
 def _declared_code(value: Any, known: int | None) -> int:
-    """Return the type code that a field is declared with; one that was an Object for Java stays one."""
+    """Return the type code to declare for a field. A field declared as a Java Object keeps that type."""
     if value is None or known == TypeCode.BINARY_OBJECT:
         return TypeCode.BINARY_OBJECT if known is None else known
     code = code_of(value)

@@ -1,1 +1,1 @@
-"""Data in: files, arrays and known data sets as NumPy columns, and from there into a cache."""
+"""Loads data into caches: reads files, arrays and known data sets as NumPy columns, and writes them."""

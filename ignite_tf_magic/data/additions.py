@@ -1,7 +1,7 @@
 """Adds rows to an existing cache, and undoes or accepts an addition that died.
 
-If the cache is exactly what a load would create for the rows, the rows are put. SQL writes them into any other table by
-MERGE, so that Ignite itself makes the keys, values and defaults.
+If the cache is exactly what a load would create for the rows, they are written with key-value puts. Rows for any other
+table are written with SQL MERGE, so that Ignite itself makes the keys, values and defaults.
 """
 
 from __future__ import annotations

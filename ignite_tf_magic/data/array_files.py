@@ -1,4 +1,4 @@
-"""Files of arrays and well-known data sets: NumPy's, MNIST's, Keras' and digits."""
+"""Reads files of arrays and well-known data sets: NumPy, MNIST, Keras and digits."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ KNOWN_SOURCES = (
 
 
 def refuse_split(split: str | None) -> None:
-    """Refuse to divide a source that is not divided.
+    """Refuse a split of a source that is not divided.
 
     Raises:
-        SourceError: A part was asked for.
+        SourceError: `split` is not None.
     """
     if split is not None:
         raise SourceError(f"split {split!r} was asked for, but the source is not divided; leave it out")
 
 
 def split_arrays(arrays: Arrays, split: str | None) -> Arrays:
-    """Keep one part of arrays named like those of Keras' mnist.npz: x_train, y_train, x_test, y_test.
+    """Return one part of arrays named as in Keras' mnist.npz: x_train, y_train, x_test, y_test.
 
     Raises:
-        SourceError: A part was asked for of arrays that are not divided.
+        SourceError: A part was requested, and the arrays are not divided.
     """
     divided = {"x_train", "y_train", "x_test", "y_test"} <= set(arrays)
     if not divided:
@@ -49,7 +49,7 @@ def read_named(name: str, split: str | None) -> Arrays:
     """Read a known data set, or a file of arrays, by its name.
 
     Raises:
-        SourceError: It cannot be read, or is none of these.
+        SourceError: The source cannot be read, or its content is unknown.
     """
     if name == "digits":
         return _read_digits(split)
@@ -76,7 +76,7 @@ def _read_numpy(path: Path) -> Arrays:
 
 
 def _read_digits(split: str | None) -> Arrays:
-    """1,797 real digits of 8 x 8 pixels, 0-16; every fifth one is a test row."""
+    """Return 1,797 real digits of 8 x 8 pixels with values 0 to 16. Every fifth digit is a test row."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -116,7 +116,7 @@ def _open_idx(path: Path) -> BinaryIO:
 
 
 def _read_idx_pair(path: Path) -> Arrays:
-    """Read an IDX file; one of images or labels also brings the other file of its pair."""
+    """Read an IDX file. For a file of images or labels, also read the other file of the pair."""
     if not re.search("images|labels", path.name):
         return {"value": _read_idx(path)}
     images = path.with_name(path.name.replace("labels", "images").replace("idx1", "idx3"))
@@ -126,7 +126,7 @@ def _read_idx_pair(path: Path) -> Arrays:
 
 
 def _existing(path: Path, asked: Path) -> Path:
-    """The file itself, or the same one with or without .gz."""
+    """Return the existing file: the path itself, or the path with or without .gz."""
     other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
     for candidate in (path, other):
         if candidate.is_file():

@@ -1,4 +1,4 @@
-"""Arrays, lists and series as columns that have lost nothing."""
+"""Converts arrays, lists and series to columns without loss."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Arrays = Mapping[str, Any]
 
 
 def array_batch(arrays: Arrays, *, keep_nan: bool = False) -> Batch:
-    """Return columns by their names.
+    """Return columns by name.
 
     Args:
-        arrays: Name -> values, one for each row: an array of NumPy's or Arrow's, a list, a series.
-        keep_nan: Keep NaN of pandas' series as a number.
+        arrays: Name -> values, one for each row: a NumPy or Arrow array, a list, or a series.
+        keep_nan: Keep NaN in pandas series as a number.
 
     Raises:
-        SourceError: One has no form in a cache, or two have one name.
+        SourceError: A column cannot be stored in a cache, or two have the same name.
     """
     found: list[tuple[str, SourceColumn]] = []
     for name, values in arrays.items():
@@ -38,7 +38,7 @@ def array_batch(arrays: Arrays, *, keep_nan: bool = False) -> Batch:
 
 
 def is_frame(source: Any) -> bool:
-    """Tell whether values are pandas' DataFrame or Series, which have an index."""
+    """Return whether the source is a pandas DataFrame or Series, which have an index."""
     return hasattr(source, "iloc") and hasattr(source, "reset_index")
 
 
@@ -51,20 +51,20 @@ def _is_table(values: Any) -> bool:
 
 
 def _is_column(values: Any) -> bool:
-    """Tell whether values are one column of pandas, polars or Arrow: NumPy makes floats of missing integers."""
+    """Return whether values are one column of pandas, polars or Arrow. NumPy would make floats of missing integers."""
     is_other = hasattr(values, "columns") or hasattr(values, "levels")
     return _module(values) in ("pandas", "polars", "pyarrow") and not is_other
 
 
 def as_arrays(source: Any, report: Callable[[str], None]) -> Arrays:
-    """Return the columns of a mapping, a pair (features, labels), a structured array, or one column "value".
+    """Return the columns of a mapping, a pair (features, labels) or a structured array; else one column "value".
 
     Args:
         source: The values.
         report: Called with a line about an index that is not loaded.
 
     Raises:
-        SourceError: Two columns have one name.
+        SourceError: Two columns have the same name.
     """
     if isinstance(source, Mapping):
         return {str(name): values for name, values in source.items()}
@@ -84,7 +84,7 @@ def as_arrays(source: Any, report: Callable[[str], None]) -> Arrays:
 
 
 def named_pair(features: Any, labels: Any) -> Arrays:
-    """Return features and labels by their names; features that are pictures are called "pixels"."""
+    """Return features and labels by name. Features that are pictures are called "pixels"."""
     features, labels = (each if _is_column(each) else _as_array(each) for each in (features, labels))
     name = (
         "pixels"
@@ -95,7 +95,7 @@ def named_pair(features: Any, labels: Any) -> Arrays:
 
 
 def _as_labels(array: NDArray[Any]) -> NDArray[Any]:
-    if array.ndim == 2 and array.shape[1] == 1:  # cifar10 comes as a column
+    if array.ndim == 2 and array.shape[1] == 1:  # cifar10 has labels as a column
         array = array[:, 0]
     return array.astype(np.int32) if array.dtype.kind in "iu" and array.dtype.itemsize <= 2 else array
 
@@ -135,7 +135,7 @@ def _column(name: str, array: NDArray[Any]) -> SourceColumn:
 
 
 def _masked(name: str, array: np.ma.MaskedArray[Any, Any]) -> SourceColumn:
-    """Return a masked array as a column: a masked value is missing, and a row of them, too."""
+    """Return a masked array as a column. Masked values, and rows that are masked as a whole, are missing."""
     if array.dtype.kind == "M":
         return _column(name, array.filled(np.datetime64("NaT")))
     if array.dtype.kind not in "biuf":
@@ -150,10 +150,10 @@ def _masked(name: str, array: np.ma.MaskedArray[Any, Any]) -> SourceColumn:
 
 
 def _as_array(values: Any) -> NDArray[Any]:
-    """Return values as an array that has lost nothing.
+    """Return values as an array, without loss.
 
-    NumPy makes texts of numbers beside texts and floats of integers beside floats, and cuts zeros off the end of text
-    and bytes. So only numbers of one type become its arrays here; other values stay the objects that they are.
+    NumPy turns numbers among texts into texts and integers among floats into floats. It also strips NUL characters from
+    the end of text and bytes. So only numbers of one type become NumPy numbers here. Other values stay objects.
     """
     if not isinstance(values, (list, tuple)):
         return values if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
@@ -168,7 +168,7 @@ def _as_array(values: Any) -> NDArray[Any]:
 
 
 def _types_within(values: Sequence[Any]) -> set[Any]:
-    """Return the types of the items of lists within lists, and the dtypes of arrays."""
+    """Return the types of the items of nested lists, and the dtypes of arrays among them."""
     while values and all(isinstance(each, (list, tuple)) for each in values):
         values = list(chain.from_iterable(values))
     return {each.dtype if isinstance(each, np.ndarray) else type(each) for each in values}

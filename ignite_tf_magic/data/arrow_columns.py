@@ -1,4 +1,4 @@
-"""Arrow's arrays as columns, value for value. A struct becomes a column for each of its fields, called `a_b`."""
+"""Converts Arrow arrays to columns, value for value. A struct becomes one column `a_b` for each of its fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch_of(table: pa.Table | pa.RecordBatch) -> Batch:
     """Return the columns of a table.
 
     Raises:
-        SourceError: A column has no form in a cache, or two have one name.
+        SourceError: A column cannot be stored in a cache, or two have the same name.
     """
     import pyarrow as pa
 
@@ -40,11 +40,11 @@ def batch_of(table: pa.Table | pa.RecordBatch) -> Batch:
 
 
 def _columns(name: str, array: Any) -> Iterator[tuple[str, SourceColumn]]:
-    """Return a column, or those of a struct's fields."""
+    """Yield a column, or for a struct one column for each field."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if isinstance(array, pa.ChunkedArray):  # more than one array can hold
+    if isinstance(array, pa.ChunkedArray):  # more data than one array can hold
         array = pa.concat_arrays(array.chunks)
     if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name == "arrow.uuid":
         yield name, _uuids(array)
@@ -52,7 +52,7 @@ def _columns(name: str, array: Any) -> Iterator[tuple[str, SourceColumn]]:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if pa.types.is_dictionary(array.type):
-        if pa.types.is_string_view(array.type.value_type):  # which Arrow has no way to decode
+        if pa.types.is_string_view(array.type.value_type):  # Arrow cannot decode these
             array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(pa.large_string()))
         array = array.dictionary_decode()
     if pa.types.is_struct(array.type):
@@ -104,7 +104,7 @@ def _numbers(array: Any) -> NDArray[Any]:
 
 
 def _ticks(array: Any, dtype: str) -> NDArray[Any]:
-    """Return times as NumPy's, in their own unit, with NaT for a null."""
+    """Return times as a NumPy array, in their own unit, with NaT for each null."""
     import pyarrow as pa
 
     nat = int(np.iinfo(np.int64).min)
@@ -141,7 +141,7 @@ def _uuids(array: Any) -> SourceColumn:
 
 
 def _lists(name: str, array: Any) -> SourceColumn:
-    """Return lists of one length as one array, where nothing is missing; others row by row."""
+    """Return lists of equal length without missing items as one array; other lists row by row."""
     import pyarrow.types as pt
 
     item = array.type.value_type

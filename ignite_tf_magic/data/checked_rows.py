@@ -1,4 +1,4 @@
-"""Rows that were all looked at before the first is written: those without a form are known, and no two have one key."""
+"""Checks all rows of a source before the first is written: each can be stored in a cache, and no key is repeated."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ _KEY_TYPES = {
 
 
 class CheckedRows:
-    """The rows of a source, chunk by chunk, as often as wanted.
+    """The checked rows of a source. They can be read repeatedly, chunk by chunk.
 
     Args:
-        name: What the source is called in messages.
-        read: Reads it from its first row.
-        key: Columns whose values become the keys; none: rows are numbered.
-        rejects: File for the rows that have no form, as JSON lines; None: one of them is an error.
-        bad_lines: Lines that are no rows, and why; known when all was read.
+        name: The source's name in messages.
+        read: Reads the source from its first row.
+        key: Columns whose values become the keys; if empty, rows are numbered.
+        rejects: File for the rows that cannot be stored in a cache, as JSON lines; if None, such a row is an error.
+        bad_lines: Line -> reason, for lines that are not rows; complete once all rows are read.
 
     Attributes:
-        codes: Field -> type on the wire.
-        key_codes: SourceColumn of the key -> type on the wire.
+        codes: Field -> type code on the wire.
+        key_codes: Key column -> type code on the wire.
         empty: Fields without a value in any row.
-        num_rows: Rows that have a form.
-        num_rejected: Rows that have none.
-        digest: Tells this source from others: by names, types, the number of rows, and some of them.
+        num_rows: Number of rows that can be stored.
+        num_rejected: Number of rows that cannot be stored.
+        digest: Identifies this source by its names, types, number of rows, and some of the rows.
 
     Raises:
-        SourceError: There are no rows, or some have no form, or two have one key.
+        SourceError: There are no rows, or some cannot be stored, or two have the same key.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CheckedRows:
         self.digest = self._hash.hexdigest()
 
     def chunks(self) -> Iterator[Columns]:
-        """Read the rows that have a form, from the first one."""
+        """Yield the rows that can be stored, from the first one."""
         for batch in self._read():
             if len(chunk := self._divided(_without(batch, set(_reasons(batch, self._key))))):
                 yield chunk
@@ -169,7 +169,7 @@ class CheckedRows:
                 self._hash.update(_encoded_key(chunk.keys[row]))
 
     def _refuse_repeated(self, keys: _KeyDigests) -> None:
-        """Refuse rows with one key, as they would replace each other; name the first."""
+        """Refuse rows with the same key, which would replace each other. The error names the first repetition."""
         repeated = keys.repeated()
         if repeated is None:
             return
@@ -188,7 +188,7 @@ class CheckedRows:
 
 
 def _reasons(batch: Batch, key: tuple[str, ...]) -> dict[int, tuple[str, str]]:
-    """Return the rows that have no form, with the first column that tells, and why."""
+    """Map each row that cannot be stored to its first column with a problem, and the reason."""
     found: dict[int, tuple[str, str]] = {}
     for name, column in batch.items():
         if name in key:
@@ -222,7 +222,7 @@ def _key_code(name: str, column: SourceColumn) -> int:
 
 
 def _keys(columns: list[tuple[str, SourceColumn]]) -> NDArray[Any] | None:
-    """Return keys of one type, or tuples of them. A date alone is one, too: Ignite makes no cache with such keys."""
+    """Return keys of one type, or tuples. A single date becomes a tuple too, because Ignite rejects dates as keys."""
     if not columns:
         return None
     arrays = [_key_array(column.values) for _, column in columns]
@@ -235,7 +235,7 @@ def _keys(columns: list[tuple[str, SourceColumn]]) -> NDArray[Any] | None:
 
 def _key_array(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "f":
-        return array.astype(np.float64) + 0.0  # SQL knows no negative zero
+        return array.astype(np.float64) + 0.0  # SQL has no negative zero
     return array.astype(np.int64) if array.dtype.kind == "i" else array
 
 
@@ -249,7 +249,7 @@ def _encoded_key(key: Any) -> bytes:
 
 
 class _KeyDigests:
-    """Keys as numbers of 16 bytes, which millions of them have room for."""
+    """Keys as 16-byte hashes (or integers as they are), so that millions of them fit into memory."""
 
     def __init__(self) -> None:
         self._parts: list[NDArray[Any]] = []
@@ -262,7 +262,7 @@ class _KeyDigests:
         self._parts.append(np.frombuffer(digests, "V16"))
 
     def repeated(self) -> tuple[int, int, int] | None:
-        """Return how many keys are not the first of their kind, the first such row, and the one before it."""
+        """Return the number of repeated keys, the row of the first repetition, and the earlier row with that key."""
         if not self._parts:
             return None
         keys = np.concatenate(self._parts)
@@ -277,7 +277,7 @@ class _KeyDigests:
 
 
 class _RowRefusals:
-    """Rows without a form: counted, the first of them kept for a message, all of them written where that is wanted."""
+    """Counts the rows that cannot be stored, keeps the first few for a message, and writes all to a file if wanted."""
 
     def __init__(self, source: str, path: Path | None) -> None:
         self.count = 0
@@ -285,7 +285,7 @@ class _RowRefusals:
         self._first: list[str] = []
 
     def take(self, batch: Batch, first: int, key: tuple[str, ...]) -> set[int]:
-        """Note the rows of a batch that have no form; returns which they are."""
+        """Record the rows of a batch that cannot be stored. Return their numbers."""
         reasons = _reasons(batch, key)
         for row, (name, reason) in sorted(reasons.items()):
             others = {
@@ -295,7 +295,7 @@ class _RowRefusals:
         return set(reasons)
 
     def add(self, what: str, number: int, column: str, reason: str, others: Mapping[str, Any]) -> None:
-        """Note one row, or line."""
+        """Record one row or line."""
         self.count += 1
         if len(self._first) < _SHOWN:
             where = f"{what} {number}" if number >= 0 else f"a {what}"
@@ -305,7 +305,7 @@ class _RowRefusals:
             self._file.write(json.dumps(content, default=str) + "\n")
 
     def check(self) -> None:
-        """Refuse the source when rows have no form and are not to be left out."""
+        """Refuse the source if there are such rows and no file to write them to."""
         if self.count and self._file is None:
             more = f", and {self.count - _SHOWN:,} more" if self.count > _SHOWN else ""
             raise SourceError(

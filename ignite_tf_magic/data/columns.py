@@ -1,6 +1,6 @@
-"""Rows as columns: what every source becomes, whatever it was.
+"""Rows as columns, the common form of every source.
 
-This module knows nothing of sources and of caches.
+This module does not depend on sources or caches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class SourceColumn:
     """One column, with one item for each row.
 
     Attributes:
-        values: One dimension: one primitive per row (`object` arrays hold str, bytes, Decimal, date, time, UUID, number
-            arrays, lists of text or lists of number arrays, and None where one is missing; times have their own unit,
-            in UTC, and NaT). Two dimensions: one primitive array per row; `uint8` is a byte[].
-        nulls: Which rows have no value; None where all have one, or where the values tell.
-        code: Type on the wire of an `object` column.
-        rejects: Rows that have no form, and why.
+        values: One dimension: one primitive per row. `object` arrays hold str, bytes, Decimal, date, time, UUID, number
+            arrays, lists of text, lists of number arrays, and None for a missing value. Times have their own unit, in
+            UTC, and NaT. Two dimensions: one primitive array per row; `uint8` is a byte[].
+        nulls: True for each row without a value. None if all rows have one, or if `values` shows missing ones itself.
+        code: Type code on the wire of an `object` column.
+        rejects: Row -> reason, for rows that cannot be stored.
     """
 
     values: NDArray[Any]
@@ -44,7 +44,7 @@ class SourceColumn:
         return len(self.values)
 
     def take(self, rows: slice | NDArray[Any]) -> SourceColumn:
-        """Return some of the rows; rejects are not among them any more."""
+        """Return some of the rows. Rejects are not included."""
         return SourceColumn(self.values[rows], None if self.nulls is None else self.nulls[rows], self.code)
 
 
@@ -53,15 +53,15 @@ Batch = Mapping[str, SourceColumn]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as columns of equal length, in the order of the source; `SourceColumn` tells what each of these holds.
+    """Rows as columns of equal length, in the order of the source. See `SourceColumn` for the contents of a column.
 
     Attributes:
         values: Field name -> array.
-        nulls: Field name -> rows without a value, for fields that have some and whose values do not tell.
-        codes: Field name -> type on the wire, of `object` arrays.
-        keys: Keys of the rows, no two equal: an array of one type, of tuples where several columns are the key, or
-            None: the rows are numbered.
-        key_codes: Name -> type on the wire of the columns that are the key.
+        nulls: Field name -> rows without a value, for fields whose values do not show missing ones themselves.
+        codes: Field name -> type code on the wire, for `object` arrays.
+        keys: The unique keys of the rows: an array of one type, or of tuples if several columns are the key. None if
+            the rows are numbered.
+        key_codes: Key column -> type code on the wire.
     """
 
     values: dict[str, NDArray[Any]]
@@ -75,14 +75,14 @@ class Columns:
 
 
 def num_rows(batch: Batch) -> int:
-    """Count the rows of a batch."""
+    """Return the number of rows of a batch."""
     return len(next(iter(batch.values())))
 
 
 def chunks_of(batch: Batch) -> Iterator[Batch]:
-    """Cut a batch into pieces of which each may be copied in memory."""
+    """Split a batch into pieces small enough to be copied in memory."""
     total = num_rows(batch)
-    # Texts and other objects are pointers here, and larger than that.
+    # Texts and other objects are pointers here; the objects themselves are larger.
     row_bytes = sum(
         8 * each.values.nbytes if each.values.dtype.kind == "O" else each.values.nbytes
         for each in batch.values()
@@ -102,10 +102,10 @@ def chunks_of(batch: Batch) -> Iterator[Batch]:
 
 
 def check_names(source: str, names: Sequence[str]) -> None:
-    """Refuse names that a cache cannot have, before it is made: one that could not be made blocks its name.
+    """Refuse names that a cache cannot have, before the cache is created. A failed creation would block its name.
 
     Raises:
-        SourceError: A name is none of a field and a SQL column, or two are the same to Ignite.
+        SourceError: A name cannot be a field and a SQL column, or two names are the same to Ignite.
     """
     if not names:
         raise SourceError(f"{source} holds no columns; nothing was loaded")
@@ -136,7 +136,7 @@ def unique_names(names: Sequence[object]) -> list[str]:
     """Return names as text.
 
     Raises:
-        SourceError: Two columns have one name.
+        SourceError: Two columns have the same name.
     """
     seen = [str(name) for name in names]
     twice = sorted({name for name in seen if seen.count(name) > 1})
@@ -149,7 +149,7 @@ def unique_names(names: Sequence[object]) -> list[str]:
 
 
 def is_encodable(text: str) -> bool:
-    """Tell whether UTF-8 can hold a text."""
+    """Return whether UTF-8 can represent a text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -158,9 +158,9 @@ def is_encodable(text: str) -> bool:
 
 
 def primitive(name: str, array: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> SourceColumn:
-    """Bring numbers to the types Ignite has: signed integers, floats, booleans, timestamps, byte[].
+    """Convert numbers to the types that Ignite has: signed integers, floats, booleans, timestamps, byte[].
 
-    Rows of more than one dimension become one array each, in C order: a 28 x 28 picture is 784 values.
+    Rows with more than one dimension become one array each, in C order: a 28 x 28 picture is 784 values.
 
     Raises:
         SourceError: Ignite has no such type.
@@ -207,11 +207,11 @@ def _times(name: str, array: NDArray[Any]) -> SourceColumn:
 
 
 def _suspicious(array: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the rows that may be outside of the range of times: all of them where NumPy cannot tell for sure."""
+    """Return the rows that may be outside the range of times: all rows if NumPy cannot decide that."""
     unit, count = np.datetime_data(array.dtype)
-    if (unit in ("ns", "ps", "fs", "as") and count == 1) or not len(array):  # 64 bits of them stay within it
+    if (unit in ("ns", "ps", "fs", "as") and count == 1) or not len(array):  # all 64-bit values are in range
         return np.empty(0, np.intp)
-    if count > 1 or unit in ("W", "generic"):  # the ends of the range are within one of them
+    if count > 1 or unit in ("W", "generic"):  # the ends of the range are inside one of these units
         return np.flatnonzero(~np.isnat(array))
     first, last = (np.datetime64(each, "ms").astype(array.dtype) for each in (MIN_MILLIS, MAX_MILLIS))
     return np.flatnonzero((array < first) | (array > last))

@@ -1,7 +1,7 @@
-"""Files of separated values as batches: read again and again, and never all of one in memory.
+"""Reads files of separated values as batches, repeatedly, and never a whole file into memory.
 
-Reading is pyarrow's; what a cell of text means is decided here: whole numbers stay whole and are never rounded, and no
-text is taken for a missing value unless that was asked for.
+pyarrow reads the file. This module decides what the text of a cell means. Whole numbers stay whole and are never
+rounded. In text columns only unquoted empty cells, and words named in the options, mean a missing value.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ignite_tf_magic.errors import SourceError
 
 _BLOCK_BYTES = 4 << 20
 _MAX_BLOCK_BYTES = 1 << 30
-# In columns of numbers and times; a text says "NA" where it means Namibia.
+# Applies to columns of numbers and times; in a text column "NA" can mean Namibia.
 _MISSING_NUMBERS = ("", "NA", "N/A", "#N/A", "<NA>", "n/a", "NULL", "null", "None", "NaN", "nan")
 _WHOLE = r"^[+-]?[0-9]+$"
-_CODE = r"^[+-]?0[0-9]"  # of a place, a product, a telephone: a number would lose its zeros
-_LONG_WHOLE = r"^[+-]?[0-9]{16,400}$"  # floats leave some of these out
+_CODE = r"^[+-]?0[0-9]"  # a postal code, product or phone number; as a number it would lose zeros
+_LONG_WHOLE = r"^[+-]?[0-9]{16,400}$"  # floats cannot represent all of these
 _TRUTH = r"(?i)^(true|false)$"
 _WITH_COMMA = r"^[+-]?[0-9]+(,[0-9]+)?$"
 _CASTS = {"int": "int64", "float": "double", "bool": "bool", "float64": "double", "float32": "float"}
@@ -39,14 +39,14 @@ class CsvFile:
 
     Args:
         path: The file.
-        text_format: How it is read.
-        report: Called with a line about each thing that was found out, and with which option to say otherwise.
+        text_format: How to read the file.
+        report: Called with a line about each automatic decision and the option that changes it.
 
     Attributes:
-        bad_lines: Line -> why it is no row, as far as the file was read.
+        bad_lines: Line -> the reason why it is not a row, as far as the file was read.
 
     Raises:
-        SourceError: It cannot be read, or its first line seems to be a row.
+        SourceError: The file cannot be read, or its first line seems to be a row.
     """
 
     def __init__(self, path: Path, text_format: TextFormat, report: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class CsvFile:
                 self._block_bytes *= 16
 
     def batches(self) -> Iterator[Batch]:
-        """Read it from the first row."""
+        """Yield all rows in batches, from the first row."""
         for texts in self._texts():
             yield {name: self._typed(name, texts[name], self._kinds[name]) for name in self._names}
 
@@ -97,7 +97,7 @@ class CsvFile:
                     f"the first line of {str(self._path)!r} seems to be a row: a column would be called {number!r}. "
                     "Say --no-header (or --names NAME,NAME,...), or --header if it holds the names"
                 )
-        # As pandas calls the index that its to_csv() writes without a name.
+        # The name that pandas gives to an index that its to_csv() wrote without a name.
         return unique_names([name or f"Unnamed: {position}" for position, name in enumerate(names)])
 
     @contextmanager
@@ -183,17 +183,17 @@ class CsvFile:
         return {**found, **self._format.kinds}
 
     def _numbers_of(self, texts: Any) -> Any:
-        """Return texts as numbers with a decimal point, and nulls where they stand for none."""
+        """Return the texts of numbers with a decimal point, and nulls for missing values."""
         import pyarrow.compute as pc
 
         values = _present(texts)
-        if self._format.decimal != ".":  # both are exchanged, so that a number with a point stays none
+        if self._format.decimal != ".":  # swapped, so that a number with a point is not accepted
             for old, new in ((".", "\0"), (self._format.decimal, "."), ("\0", self._format.decimal)):
                 values = pc.replace_substring(values, old, new)
         return values
 
     def _typed(self, name: str, texts: Any, kind: str) -> SourceColumn:
-        """Return a column of texts as one of a kind; what is none of it is rejected."""
+        """Convert a column of texts to one kind. Texts that do not fit the kind are rejected."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -220,7 +220,7 @@ class CsvFile:
 
 
 def _present(texts: Any) -> Any:
-    """Return texts without the blanks around them, and nulls for those that stand for no number and no time."""
+    """Strip blanks around texts, and return nulls for texts that mean a missing number or time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -259,5 +259,5 @@ def _unsigned(values: Any) -> Any:
 
 
 def _with_whole_numbers(texts: Sequence[str | None]) -> list[str | int | None]:
-    """Return texts that are whole numbers as such, so that none is rounded silently."""
+    """Return texts of long whole numbers as integers, so that none is rounded silently."""
     return [int(text) if text is not None and re.match(_LONG_WHOLE, text) else text for text in texts]

@@ -1,6 +1,6 @@
-"""pandas' data frames and series as columns: whole numbers are never rounded, times are in UTC, NaN is a null.
+"""Converts pandas frames and series to columns. Whole numbers are never rounded, times are in UTC, NaN is a null.
 
-pandas is imported when it is needed.
+pandas is imported only when needed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ignite_tf_magic.errors import SourceError
 
 
 def frame_columns(frame: Any, report: Callable[[str], None]) -> dict[str, Any]:
-    """Return the columns of a DataFrame or Series by their names, those of its index first.
+    """Return the columns of a DataFrame or Series by name, those of its index first.
 
-    An index of integers without a name is no column: it numbers the rows, as pandas does by itself.
+    An unnamed index of integers does not become a column, because it only numbers the rows, as pandas does by default.
 
     Args:
         frame: The DataFrame or Series.
-        report: Called with a line about an index that is dropped, and is not the one that pandas makes by itself.
+        report: Called with a line about a dropped index, unless it is the default index of pandas.
 
     Raises:
-        SourceError: Two columns have one name.
+        SourceError: Two columns have the same name.
     """
     what = type(frame).__name__
     if frame.ndim == 1:
@@ -50,20 +50,20 @@ def frame_columns(frame: Any, report: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _flat_name(name: Any) -> str:
-    """Return the name of a column; of one with several levels `a_b`, as fields of structs are called."""
+    """Return a column's name. For a column with several levels it is `a_b`, like the names of struct fields."""
     return "_".join(str(part) for part in name if part != "") if isinstance(name, tuple) else str(name)
 
 
 def series_batch(name: str, series: Any, *, keep_nan: bool) -> Batch:
-    """Return a Series as a column, or as those of a struct's fields.
+    """Return a Series as a column, or as one column for each field of a struct.
 
     Args:
         name: Name of the column.
-        series: Its values.
-        keep_nan: Keep NaN among floats as a number; it is a null otherwise.
+        series: The values.
+        keep_nan: Keep NaN among floats as a number; otherwise it is a null.
 
     Raises:
-        SourceError: It has no form in a cache.
+        SourceError: The values cannot be stored in a cache.
     """
     dtype, its_type = series.dtype, type(series.dtype).__name__
     batch: Batch

@@ -1,4 +1,4 @@
-"""Lists of Python's, or NumPy's arrays, as a column: of numbers or text, or of lists of numbers."""
+"""Converts Python lists or NumPy arrays to a column of lists: of numbers, of text, or of lists of numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_MISSING = "a list with a missing number; fill it"
 
 
 def item_kinds(values: Iterable[Any]) -> Counter[str]:
-    """Count the kinds of the items of lists; of lists in them "list"."""
+    """Count the kinds of the items of lists. The kind of an inner list is "list"."""
     found: Counter[str] = Counter()
     for value in values:
         if isinstance(value, np.ndarray) and value.dtype.kind not in "OU":
@@ -42,15 +42,15 @@ def item_kinds(values: Iterable[Any]) -> Counter[str]:
 
 
 def list_column(name: str, values: Sequence[Any], items: str | None = None) -> SourceColumn:
-    """Make a column of lists: of numbers or text, or of lists of numbers.
+    """Return a column of lists: of numbers, of text, or of lists of numbers.
 
     Args:
-        name: Of the column, for messages.
-        values: One for each row.
-        items: Kind of the items, where these values may not show it.
+        name: The column's name, for messages.
+        values: One value for each row.
+        items: Kind of the items, if these values may not show it.
 
     Raises:
-        SourceError: Most items have no form in a cache.
+        SourceError: Most items cannot be stored in a cache.
     """
     counts = item_kinds(values)
     kind = items or item_kind(name, counts)
@@ -102,10 +102,10 @@ def _dtype(kind: str) -> np.dtype[Any]:
 
 
 def item_kind(name: str, counts: Mapping[str, int]) -> str:
-    """Return the kind of the items of a column of lists, found among those that they have.
+    """Return the item kind of a column of lists from the counts of its items' kinds.
 
     Raises:
-        SourceError: Most items have no form in a cache.
+        SourceError: Most items cannot be stored in a cache.
     """
     kinds = set(counts)
     if not kinds:
@@ -131,7 +131,7 @@ def _is_number(kind: str) -> bool:
 
 
 def _text_list(value: Any) -> TypedArray:
-    """Return texts as an array of them also where there are none, which would be one of any objects."""
+    """Return texts as an array of texts even if there are none; an empty list would become an array of objects."""
     items = (None if is_missing(item) else text_of(item) for item in value)
     return TypedArray(items, int(TypeCode.STRING_ARRAY))
 
@@ -160,7 +160,7 @@ def _widened(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _stacked(made: NDArray[Any], code: int, rejects: Mapping[int, str]) -> SourceColumn:
-    """Return arrays of one length as one array."""
+    """Return arrays of equal length as one array; others unchanged."""
     there = [each for each in made if each is not None]
     lengths = {len(each) for each in there}
     if len(lengths) != 1 or len({each.dtype for each in there}) != 1:

@@ -8,12 +8,12 @@ from enum import Enum
 
 from ignite_tf_magic.serialization.facts_html import facts_html
 
-# Told the rows written so far and all rows.
+# Called with the number of rows written so far and the number of all rows.
 LoadProgress = Callable[[int, int], None]
 
 
 class LoadWay(str, Enum):
-    """How rows come into a cache."""
+    """How rows are written into a cache."""
 
     NEW = "new"
     REPLACE = "replace"
@@ -29,11 +29,11 @@ class LoadOptions:
     """How rows are loaded; see `Session.load`.
 
     Attributes:
-        backups: Copies of each row beside the first, of a new cache; None is 1 when there is more than one node.
-        way: How they come into the cache.
-        resume: Go on with a load that was ended before it was whole.
-        key: Columns that are the key.
-        progress: Told the rows written so far and all rows.
+        backups: Copies of each row besides the primary, in a new cache. None: 1 if there are several nodes, else 0.
+        way: How rows are written into the cache.
+        resume: Continue a load that was interrupted.
+        key: The key columns.
+        progress: Called with the number of rows written so far and the number of all rows.
     """
 
     backups: int | None = None
@@ -45,13 +45,13 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What was loaded.
+    """The outcome of a load.
 
     Attributes:
-        seconds: Time for writing; reading the source is not counted.
+        seconds: Time for writing, without reading the source.
         rows: Rows of the source that are in the cache.
-        rejected: Rows of the source that have no form in a cache.
-        entries: Into how many entries of the cache they were packed; None where each is one.
+        rejected: Rows of the source that cannot be stored in a cache.
+        entries: Number of cache entries into which the rows were packed; None if each row is an entry.
     """
 
     cache: str

@@ -1,11 +1,10 @@
-"""Makes a cache out of rows, or has them added to one that is there.
+"""Creates a cache from rows, or adds rows to an existing cache.
 
-Rows that are to replace others are gathered in a cache beside the old one first, as Ignite cannot rename caches: the
-old one goes when all of them are there, and they are then written under its name. So at every moment the old rows or
-the new ones are whole in the cluster, whatever fails or is killed, and what is not whole is marked (`cache_facts`).
+Ignite cannot rename caches. So rows that replace others are first written to a spare cache next to the old one. When
+all of them are there, the old cache is removed and the rows are written again under its name. So the cluster always has
+either all old rows or all new rows, whatever fails or is killed. Incomplete caches are marked (`cache_facts`).
 
-A load that was killed is gone on with from the rows that its mark tells of: those behind them are written again, under
-the same keys.
+A killed load is resumed after the rows that its mark records. Rows after those are written again with the same keys.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ def load_rows(client: Client, cache: str, rows: CheckedRows, options: LoadOption
     """Write rows into a cache; see `Session.load`.
 
     Raises:
-        CacheExists: The cache has rows and is neither to be replaced nor to get more.
-        CacheNameError: Another cache has the name, or a table of it.
-        CacheNotFound: There is none to append to.
-        KeysExist: Rows that are to be new have keys of rows that are there.
-        LoadIncomplete: An earlier load into it was not finished.
-        LoadNotResumed: There is no load to go on with, or it was one of other rows.
+        CacheExists: The cache has rows, and the options neither replace nor extend them.
+        CacheNameError: The name conflicts with SQL tables of other caches, or cannot be the name of a table.
+        CacheNotFound: There is no cache to add rows to.
+        KeysExist: Rows to append have keys that exist already.
+        LoadIncomplete: An earlier load into the cache was not finished.
+        LoadNotResumed: There is no load to resume, or it had other rows.
         RegionFull: A node has no room for the rows.
-        RowsRefused: The cluster refused rows that were to be added.
+        RowsRefused: The cluster refused rows to be added.
         SourceError: The rows do not fit the cache.
     """
     began = time.monotonic()
@@ -78,10 +77,10 @@ def load_rows(client: Client, cache: str, rows: CheckedRows, options: LoadOption
 
 
 def _cache_meant(client: Client, name: str, options: LoadOptions) -> str:
-    """Return the name of the cache for the rows: of one that is to get more, it may be that of its SQL table.
+    """Return the name of the cache for the rows. When rows are added, `name` may also be that of its SQL table.
 
     Raises:
-        CacheNotFound: There is none to append to.
+        CacheNotFound: There is no cache to add rows to.
         CacheNameError: Several caches have tables of that name.
     """
     if options.way in ADDING:
@@ -97,7 +96,7 @@ def _cache_meant(client: Client, name: str, options: LoadOptions) -> str:
 
 
 class _Load:
-    """A load into a new cache, and what it needs in each of its steps."""
+    """A load into a new cache, with the state of its steps."""
 
     def __init__(self, client: Client, cache: str, rows: CheckedRows, options: LoadOptions) -> None:
         self._client, self._cache, self._rows, self._options = client, cache, rows, options
@@ -108,7 +107,7 @@ class _Load:
         self._types = new_types(client, cache, rows)
 
     def run(self) -> int:
-        """Load the rows; returns the number of backups."""
+        """Load the rows. Return the number of backups."""
         if self._options.resume:
             self._go_on()
         else:
@@ -118,15 +117,15 @@ class _Load:
         return self._backups
 
     def _go_on(self) -> None:
-        """Go on with a load that was ended, wherever that was.
+        """Resume an interrupted load at the step where it stopped.
 
         Raises:
-            LoadNotResumed: There is none, or it was one of other rows.
+            LoadNotResumed: There is no such load, or it had other rows.
         """
         mark = self._mark(self._cache)
         spare = self._mark(self._spare)
         if self._cache not in self._client.cache_names() and spare is None:
-            self._write()  # it was ended before it had made anything
+            self._write()  # it stopped before it had created anything
         elif mark is not None and mark.state is LoadState.LOADING:
             self._check_same(mark)
             self._write()
@@ -146,10 +145,10 @@ class _Load:
         check_same(self._cache, mark, self._rows)
 
     def _keeps_old(self, *, replace: bool) -> bool:
-        """Look at the cache that has the name now; gives whether it has rows that must not be lost.
+        """Return whether the existing cache of that name has rows that must be kept until the load succeeds.
 
         Raises:
-            CacheExists: It has rows and is not to be replaced.
+            CacheExists: The cache has rows and `replace` is false.
         """
         if self._cache not in self._client.cache_names():
             return False
@@ -161,7 +160,7 @@ class _Load:
         return bool(rows) and is_whole
 
     def _gather(self) -> None:
-        """Write the rows beside the old ones; when that fails, only the old ones are left.
+        """Write the rows into the spare cache. If that fails, only the old rows are left.
 
         Raises:
             RegionFull: There is no room for both.
@@ -172,7 +171,7 @@ class _Load:
             self._fill(self._spare)
             self._check_second_writing(before)
         except BaseException as error:
-            with suppress(IgniteTfError):  # then it is left behind, marked, and the next load removes it
+            with suppress(IgniteTfError):  # the marked spare cache may stay; the next load removes it
                 _drop(self._client, self._spare)
             if isinstance(error, RegionFull):
                 raise RegionFull(
@@ -183,7 +182,7 @@ class _Load:
             raise
 
     def _check_second_writing(self, before: dict[uuid.UUID, int]) -> None:
-        """Refuse what would fill a region when the rows are written again, where the old ones were."""
+        """Refuse the load if writing the rows again, in place of the old ones, would fill a region."""
         after = _used_bytes(self._client)
         grown = max((after[node] - before[node] for node in after.keys() & before.keys()), default=0)
         freed = grown * min(self._client.cache(self._cache).size() / self._rows.num_rows, 1)
@@ -191,7 +190,7 @@ class _Load:
             region_watch(self._client).check(round(grown - freed))
 
     def _write(self) -> None:
-        """Write the rows under the cache's name, in place of what has it; then the spare ones can go."""
+        """Write the rows under the cache's name, replacing an existing cache. Then remove the spare cache."""
         self._fill(self._cache)
         _drop(self._client, self._spare)
 
@@ -206,7 +205,7 @@ class _Load:
             known = None
         mark = mark_loading(
             client, name, self._rows.num_rows, rows=known.rows if known else 0, source=self._rows.digest
-        )  # also before what has the name goes
+        )  # also before the existing cache is destroyed
         if known is None:
             cache, watch = self._make(name)
         else:
@@ -233,7 +232,7 @@ class _Load:
             raise
 
     def _find_room(self, encoder: RowEncoder, patience_s: float) -> RegionWatch:
-        """Look for room for the rows; for some time, where a cache was destroyed that has not freed its own yet."""
+        """Check that the rows fit; retry for a while if a destroyed cache has not freed its memory yet."""
         full: RegionFull | None = None
 
         def look() -> RegionWatch | None:
@@ -261,10 +260,10 @@ def _used_bytes(client: Client) -> dict[uuid.UUID, int]:
 
 
 def check_table(client: Client, cache: str) -> None:
-    """Refuse a name that would make a table which another cache has: SQL reads most names in capitals.
+    """Refuse a name whose SQL table another cache has. SQL converts most names to capitals.
 
     Raises:
-        CacheNameError: It would, or no table can be called so.
+        CacheNameError: Another cache has the table, or no table can have that name.
     """
     if not cache or '"' in cache:
         raise CacheNameError(f"{cache!r} is no name for a cache with an SQL table; give one without quotes")

@@ -1,8 +1,8 @@
-"""Rows packed into entries, for caches that are read much more than they are written (`client.packed_rows`).
+"""Packs rows into entries, for caches that are read much more often than written (`client.packed_rows`).
 
-Entries are written as the rows of any source are: they have two columns, and are numbered. So a load of them can be
-gone on with, replaces a cache, and is marked like any other. They are gathered in a temporary file first, as their
-number has to be known, and a cache that is packed is read once only.
+Entries are written like the rows of any source: they have two columns, and are numbered. So a load of entries can be
+resumed, can replace a cache, and is marked like any other load. Entries are first written to a temporary file, because
+their number must be known beforehand and a cache to be packed is read only once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOOKED_AT = 256
 _CHUNK_ROWS = 8192
 _BATCH_BYTES = 8 << 20
 _HEAD = struct.Struct("<iq")
-# Of these a column has no more to tell than which of its rows have none, and how long they are.
+# For a column of these types, a layout depends only on which rows have no value, and on lengths.
 _SIMPLE = frozenset(
     (
         *(TypeCode.STRING, TypeCode.BYTE_ARRAY, TypeCode.DECIMAL, TypeCode.UUID),
@@ -58,10 +58,10 @@ class UnpackedRows:
     """Rows as columns, before they are packed.
 
     Attributes:
-        name: What they are called in messages.
-        layout: What they look like.
-        num_rows: How many there are, or about so many.
-        read: Gives them in pieces: columns in the order of the layout's. It is closed at the end.
+        name: The rows' name in messages.
+        layout: The layout of the rows.
+        num_rows: The exact or approximate number of rows.
+        read: Returns a generator of pieces, each a list of columns in the order of the layout. It is closed at the end.
     """
 
     name: str
@@ -71,11 +71,11 @@ class UnpackedRows:
 
 
 def load_packed(client: Client, cache: str, rows: UnpackedRows, options: LoadOptions) -> LoadOutcome:
-    """Pack rows, and write them into a cache as `load_rows`; blocks until all are written.
+    """Pack rows and write them into a cache as `load_rows` does. Blocks until all are written.
 
     Raises:
-        ConfigError: They are to be added to a cache, or this Python has no pyarrow.
-        SourceError: There are none, or no room for them in the directory for temporary files.
+        ConfigError: The options add rows to a cache, or pyarrow is not installed.
+        SourceError: There are no rows, or the directory for temporary files has no room for them.
         SchemaError: A row does not fit the layout.
     """
     if options.way not in (LoadWay.NEW, LoadWay.REPLACE):
@@ -95,12 +95,12 @@ def load_packed(client: Client, cache: str, rows: UnpackedRows, options: LoadOpt
 
 
 def unpacked(cache: str, rows: CheckedRows) -> UnpackedRows:
-    """Return rows of a source as columns that look as those do which a dataset gives of them.
+    """Return the rows of a source as columns, in the form in which a dataset yields them.
 
-    They are encoded and decoded again: what stands in a packed cache is by that what would stand in any other.
+    The rows are encoded and decoded again. So a packed cache has the same values as any other cache.
 
     Raises:
-        SchemaError: They have a column without a tensor form.
+        SchemaError: A column has no tensor form.
     """
     types = _types(cache, rows)
     known: dict[int, BinaryType] = {}
@@ -150,7 +150,7 @@ def _look(finder: LayoutFinder, encoder: RowEncoder, index: NDArray[np.intp]) ->
 
 
 def _telling_rows(chunk: Columns) -> NDArray[np.intp]:
-    """Return rows that tell all that there is to a layout: nulls and lengths; all rows where columns hold lists."""
+    """Return rows that suffice to find the layout: with nulls and extreme lengths; all rows if a column has lists."""
     told = set(range(min(_LOOKED_AT, len(chunk))))
     for name, array in chunk.values.items():
         if name in chunk.nulls:
@@ -174,7 +174,7 @@ def _first_of(is_there: NDArray[np.bool_]) -> set[int]:
 
 
 class _PackedFile(Closing):
-    """Packed rows in a temporary file, which is gone when it is closed."""
+    """Packed rows in a temporary file, which is removed by `close`."""
 
     def __init__(self, rows: UnpackedRows) -> None:
         self.num_rows = 0
@@ -187,11 +187,11 @@ class _PackedFile(Closing):
 
     def close(self) -> None:
         """Remove the file."""
-        with suppress(OSError):  # what could not be written is written again first; it is closed all the same
+        with suppress(OSError):  # closing first retries failed writes; the file is closed in any case
             self._file.close()
 
     def batches(self) -> Iterator[Batch]:
-        """Read the entries from the first one, as the columns that a cache of packed rows has."""
+        """Yield the entries from the first one, with the columns of a packed cache."""
         self._file.seek(0)
         waiting: list[tuple[int, bytes]] = []
         waiting_bytes = 0
@@ -236,7 +236,7 @@ def _batch(found: Sequence[tuple[int, bytes]]) -> Batch:
 
 
 def _regrouped(batches: Iterable[Any], num_rows: int) -> Iterator[Any]:
-    """Cut batches of Arrow's anew, so that each makes an entry of a good size; the last may be smaller."""
+    """Regroup Arrow batches so that each makes an entry of a suitable size; the last may be smaller."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Rows that come one by one: dicts, lines of JSON, elements of a tf.data.Dataset. Nested dicts become columns `a_b`."""
+"""Reads rows one by one: dicts, JSON lines, elements of a tf.data.Dataset. Nested dicts become columns `a_b`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """What stands where a row is expected."""
+    """Content that is not a row although a row was expected."""
 
     reason: str
 
@@ -33,10 +33,10 @@ Record = Mapping[str, Any] | BadRecord
 
 @dataclass(slots=True)
 class RecordColumns:
-    """What columns records have, found by looking at all of them.
+    """The columns of records, found by examining all records.
 
     Attributes:
-        asked: Kinds that were asked for, by name.
+        asked: Name -> requested kind.
     """
 
     asked: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class RecordColumns:
     items: dict[str, Counter[str]] = field(default_factory=dict)
 
     def look(self, records: Iterable[Record]) -> None:
-        """Look at some more records."""
+        """Examine more records."""
         rows = [flat for record in records if (flat := _flat(record)) is not None]
         for name in dict.fromkeys(name for row in rows for name in row):
             values = [row.get(name) for row in rows]
@@ -55,7 +55,7 @@ class RecordColumns:
         """Return some records as columns.
 
         Raises:
-            SourceError: A column has no form in a cache.
+            SourceError: A column cannot be stored in a cache.
         """
         rows = [_flat(record) for record in records]
         bad = {row: record.reason for row, record in enumerate(records) if isinstance(record, BadRecord)}
@@ -63,7 +63,7 @@ class RecordColumns:
         for name, counts in self.counts.items():
             values = [row.get(name) if row else None for row in rows]
             if counts.keys() <= {"nan"} and any(other.startswith(f"{name}_") for other in self.counts):
-                continue  # of a struct that is missing in some rows
+                continue  # a struct that is missing in some rows
             kind = self.asked.get(name) or chosen_kind(name, counts)
             items = item_kind(name, self.items[name]) if self.items[name] else None
             found[name] = column_of(name, values, kind, items, parse=name in self.asked)
@@ -75,10 +75,10 @@ class RecordColumns:
 
 
 def _flat(record: Record) -> dict[str, Any] | None:
-    """Return a row's values by their columns; None for what is no row.
+    """Return a row's values by column name; None for content that is not a row.
 
     Raises:
-        SourceError: Two of its values have one column.
+        SourceError: Two values have the same column.
     """
     if isinstance(record, BadRecord):
         return None
@@ -100,14 +100,14 @@ def _flattened(path: str, record: Mapping[str, Any]) -> Iterator[tuple[str, Any]
 def record_batches(
     records: Callable[[], Iterable[Record]], asked: Mapping[str, str]
 ) -> Callable[[], Iterator[Batch]]:
-    """Look at all records once, and return what gives them as batches.
+    """Examine all records once. Return a function that reads them as batches.
 
     Args:
-        records: Gives them from the first one.
-        asked: Kinds that were asked for, by name.
+        records: Returns the records, from the first one.
+        asked: Name -> requested kind.
 
     Raises:
-        SourceError: A column that was asked for is in none of them.
+        SourceError: A requested column does not exist, or no record is a row.
     """
     columns = RecordColumns(asked)
     bad = None
@@ -130,10 +130,10 @@ def _parts(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def json_records(path: Path, encoding: str) -> Iterator[Record]:
-    """Read a file of JSON: an array of objects, or one object in each line; empty lines are left out.
+    """Read a JSON file: an array of objects, or one object in each line. Skips empty lines.
 
     Raises:
-        SourceError: The file cannot be read, or is of another encoding.
+        SourceError: The file cannot be read, or has another encoding.
     """
     try:
         with open_lines(path, encoding) as file:
@@ -181,10 +181,10 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def element_arrays(dataset: Any) -> dict[str, list[Any]]:
-    """Read a tf.data.Dataset, each element of which is a row: a dict, a pair (features, label), or one value.
+    """Read a tf.data.Dataset. Each element is a row: a dict, a pair (features, label), or one value.
 
     Raises:
-        SourceError: It has no end, or no row.
+        SourceError: The dataset is infinite.
     """
     if int(dataset.cardinality()) == -1:
         raise SourceError("the given dataset has no end; say how many rows are to be loaded: dataset.take(n)")

@@ -1,4 +1,4 @@
-"""How rows lie in a cache that a load makes: the types of their values and keys."""
+"""Chooses the types of values and keys for a cache that a load creates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_DAYS = (TypeCode.BINARY_OBJECT, TypeCode.TIME)
 
 
 def value_type_name(cache_name: str) -> str:
-    """Name a cache's value type: `MNIST` -> `MNIST`, `my-digits.v2` -> `My_digits_v2`."""
+    """Return the name of a cache's value type: `MNIST` -> `MNIST`, `my-digits.v2` -> `My_digits_v2`."""
     words = re.sub(r"\W", "_", cache_name)
     return words[:1].upper() + words[1:] if words[:1].isalpha() else f"T{words}"
 
@@ -38,15 +38,15 @@ class RowTypes:
     """The types of a cache's rows.
 
     Attributes:
-        type_name: Of the values.
-        key_type: Of the keys, where these are objects; None where they are of a type of Ignite's own.
+        type_name: Name of the value type.
+        key_type: Type of the keys, if these are objects; None if they have one of Ignite's own types.
     """
 
     type_name: str
     key_type: BinaryType | None = None
 
     def encoder(self, chunk: Columns, first_key: int = 0) -> RowEncoder:
-        """Return what encodes some rows; where they have no keys, they are numbered."""
+        """Return an encoder for some rows. Rows without keys are numbered from `first_key`."""
         return RowEncoder(
             self.type_name,
             chunk.values,
@@ -57,7 +57,7 @@ class RowTypes:
         )
 
     def keys(self, chunk: Columns, first_key: int = 0) -> NDArray[Any]:
-        """Return the keys of some rows as they are written."""
+        """Return the keys of some rows, in the form in which they are written."""
         if chunk.keys is None:
             return np.arange(first_key, first_key + len(chunk))
         if self.key_type is None:
@@ -69,9 +69,9 @@ class RowTypes:
 
 
 def new_types(client: Client, cache: str, rows: CheckedRows) -> RowTypes:
-    """Choose the types of a new cache: of its name, or that and a number when it means another type.
+    """Choose the types of a new cache. They have the cache's name, plus a number if that name is taken by another type.
 
-    A dataset takes its fields from the type, so rows with fewer do not share it, nor do those with more.
+    A dataset takes its fields from the type. So rows with fewer or more fields do not share a type.
     """
     name = value_type_name(cache)
     value_type = free_type(client, name, rows.codes)
@@ -80,18 +80,18 @@ def new_types(client: Client, cache: str, rows: CheckedRows) -> RowTypes:
 
 
 def has_object_keys(rows: CheckedRows) -> bool:
-    """Whether keys are objects: of several columns, or a date, which Ignite takes for no key by itself."""
+    """Return whether keys are objects: those of several columns, and dates, which Ignite rejects as keys."""
     return len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
 
 
 def free_type(client: Client, name: str, codes: Mapping[str, int]) -> BinaryType:
-    """Return a type with these fields: of that name, or that and a number where the name means other fields."""
+    """Return a type with these fields. It has that name, plus a number if the name is taken by a type with others."""
     numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     return next(each for each in (binary_type_of(name, codes) for name in numbered) if _is_free(client, each))
 
 
 def _is_free(client: Client, mine: BinaryType) -> bool:
-    """Tell whether the cluster takes a type. Names that differ by case have one id, and Ignite takes one of them."""
+    """Return whether the cluster accepts a type. Of names that differ only in case, Ignite accepts just one."""
     known = client.types.find(mine.type_id, refresh=True)
     return known is None or (known.name == mine.name and known.fields == mine.fields)
 
@@ -126,7 +126,7 @@ def _parts(entity: QueryEntity) -> tuple[object, ...]:
 
 
 def check_zones(client: Client, rows: CheckedRows) -> None:
-    """Refuse dates and times of day where a node would show others: SQL's are in the zone of the node.
+    """Refuse dates and times of day if a node would show different ones: SQL uses the node's time zone for them.
 
     Raises:
         SourceError: A node does not run in UTC.
@@ -140,7 +140,7 @@ def check_zones(client: Client, rows: CheckedRows) -> None:
         try:
             with client.router.borrowed(node) as channel:
                 (texts,) = channel.call(request, lambda payload: sql.parse_result(payload).rows)
-        except ServerError:  # no SQL on this node, and nobody to show anything
+        except ServerError:  # a node without SQL shows no times
             continue
         if any(
             not text.startswith(f"{moment.astype('M8[D]')} 00:00:00")
@@ -158,5 +158,5 @@ def _where(node: Node) -> str:
 
 
 def key_column(key: Sequence[str]) -> str:
-    """Return the SQL column of keys of one type."""
+    """Return the name of the SQL column for keys of one type."""
     return key[0] if len(key) == 1 else "ID"

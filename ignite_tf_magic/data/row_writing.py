@@ -1,4 +1,4 @@
-"""Writes rows into a cache chunk by chunk, and marks how far it has come."""
+"""Writes rows into a cache chunk by chunk, and records the progress in the cache's load mark."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ChunkWriter(Protocol):
     """Writes chunks of rows into one cache."""
 
     def write(self, chunk: Columns, first_key: int, progress: Progress, watch: RegionWatch) -> None:
-        """Write a chunk, over rows with the same keys; blocks until all of it is written.
+        """Write a chunk, replacing rows with the same keys. Blocks until all of it is written.
 
         Args:
             chunk: The rows.
-            first_key: Number of the first one, where rows have no keys.
-            progress: Receives the number of rows of each request that was confirmed.
+            first_key: Number of the first row, if rows have no keys.
+            progress: Receives the number of rows of each confirmed request.
             watch: Checks before each request that the nodes have room.
         """
 
@@ -62,7 +62,7 @@ class PutWriter:
 
 
 class RowWriting:
-    """Rows on their way into one cache, and how far they have come."""
+    """Writes the rows of a source into one cache, and tracks how many are written."""
 
     def __init__(self, rows: CheckedRows, progress: LoadProgress | None, times: int = 1) -> None:
         self.rows, self.times = rows, times
@@ -70,7 +70,7 @@ class RowWriting:
         self._done = 0
 
     def advance(self, more: int) -> None:
-        """Tell that more rows are written."""
+        """Count more rows as written, and report the progress."""
         self._done += more
         if self._progress:
             self._progress(self._done // self.times, self.rows.num_rows)
@@ -78,7 +78,7 @@ class RowWriting:
     def write(
         self, cache: Cache, writer: ChunkWriter, mark: LoadMark, watch: RegionWatch
     ) -> tuple[LoadMark, set[int] | None]:
-        """Write the rows that the mark does not tell of yet.
+        """Write the rows that the mark does not record as written yet.
 
         Returns:
             The new mark, and the partitions of all rows; None if the client cannot compute these.
@@ -101,10 +101,10 @@ class RowWriting:
 
 
 def check_same(cache: str, mark: LoadMark, rows: CheckedRows) -> None:
-    """Refuse to go on with a load of other rows.
+    """Refuse to resume a load of other rows.
 
     Raises:
-        LoadNotResumed: It was one.
+        LoadNotResumed: The load had other rows.
     """
     if mark.source != rows.digest:
         raise LoadNotResumed(
@@ -114,10 +114,10 @@ def check_same(cache: str, mark: LoadMark, rows: CheckedRows) -> None:
 
 
 def count_rows(cache: Cache, filled: set[int] | frozenset[int] | None, wanted: int, backups: int) -> None:
-    """Count what is there after a load, and note it for whoever reads the cache.
+    """Count the rows after a load, and store the count for readers of the cache.
 
     Raises:
-        RowsLost: A node took rows with it meanwhile.
+        RowsLost: Rows were lost with a node meanwhile.
     """
     client = cache.client
     nodes = client.nodes()

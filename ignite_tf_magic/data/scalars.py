@@ -1,4 +1,4 @@
-"""Single values of Python's as a column of one kind. Kinds are words, which `--dtype NAME=KIND` takes as well."""
+"""Converts single Python values to a column of one kind. `--dtype NAME=KIND` accepts the names of kinds, too."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.times import instant_of, millis_of_date, millis_of_time
 
-FIRST_INEXACT = 2**53  # from here on floats leave out whole numbers
+FIRST_INEXACT = 2**53  # from here on floats cannot represent every whole number
 HALF_CHARACTER = (
     "half a character (a lone surrogate), which UTF-8 cannot hold; decode the text as what it was, or replace it: "
     "text.encode('utf-8', 'replace').decode()"
 )
-_ZULU = re.compile("[zZ]$")  # which Python 3.10 does not read
+_ZULU = re.compile("[zZ]$")  # Python 3.10 cannot parse it
 _FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
-_WHOLE_AS_REAL = re.compile(r"([+-]?\d+)\.0*")  # what pandas writes where a whole number is missing
+_WHOLE_AS_REAL = re.compile(r"([+-]?\d+)\.0*")  # pandas writes whole numbers like this if some are missing
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 NUMBERS: dict[str, Any] = {
     "int": np.int64,
@@ -37,7 +37,7 @@ CODES = {
     "text": TypeCode.STRING,
     "bytes": TypeCode.BYTE_ARRAY,
     "decimal": TypeCode.DECIMAL,
-    # What the servers' own metadata calls java.sql.Date.
+    # The servers' own metadata uses this type for java.sql.Date.
     "date": TypeCode.BINARY_OBJECT,
     "time": TypeCode.TIME,
     "uuid": TypeCode.UUID,
@@ -64,19 +64,19 @@ _NAMES = {"text": "str", "timestamp": "datetime", "decimal": "Decimal", "uuid": 
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a value is none: None, pandas' NA and NaT, NumPy's NaT. NaN is a float."""
+    """Return whether a value is missing: None, NA or NaT of pandas, or NaT of NumPy. NaN is a float."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, np.datetime64) and bool(np.isnat(value))
 
 
 def is_nan(value: Any) -> bool:
-    """Tell whether a value is NaN, which is a number among floats and missing among other values."""
+    """Return whether a value is NaN. Among floats NaN is a number; among other values it means missing."""
     return isinstance(value, (float, np.floating)) and bool(value != value)
 
 
 def kind_of(value: Any) -> str | None:
-    """Return the kind of one value: None if it is missing, "nan", or its type's name if it has no form."""
+    """Return the kind of one value: None if missing, "nan" for NaN, the type's name if no kind fits."""
     if is_missing(value):
         return None
     found = _KIND_OF_TYPE.get(type(value))
@@ -103,12 +103,12 @@ def count_kinds(values: Iterable[Any]) -> Counter[str]:
 
 
 def listed(counts: Iterable[str]) -> str:
-    """Return kinds by Python's names."""
+    """Return kinds as a list of Python type names."""
     return ", ".join(sorted(_NAMES.get(kind, kind) for kind in counts))
 
 
 def scalar_column(name: str, values: Sequence[Any], kind: str, *, parse: bool = False) -> SourceColumn:
-    """Make a column of one kind out of values; others are rejected, but for text that is to be read."""
+    """Convert values to a column of one kind. Values of other kinds are rejected; `parse` converts text."""
     rejects: dict[int, str] = {}
     made: list[Any] = [None] * len(values)
     make = _MAKERS.get(kind) or number_maker(kind)
@@ -128,7 +128,7 @@ def scalar_column(name: str, values: Sequence[Any], kind: str, *, parse: bool = 
 
 
 def other_kind(name: str, found: str | None, wanted: str) -> str:
-    """Tell that a value is of another kind than its column."""
+    """Return the message that a value is of another kind than its column."""
     return f"column {name!r} holds {listed({found or '', wanted})}, and can be of one kind only; convert it first"
 
 
@@ -146,7 +146,7 @@ def _joined(kind: str, made: list[Any], rejects: Mapping[int, str]) -> SourceCol
 
 
 def _instants(made: list[tuple[int, int] | None], rejects: dict[int, str]) -> SourceColumn:
-    """Return times in microseconds, in nanoseconds if one has some."""
+    """Return times in microseconds, or in nanoseconds if any of them needs that."""
     in_nanos = any(each is not None and each[1] % 1000 for each in made)
     nat = np.iinfo(np.int64).min
     found = np.full(len(made), nat, np.int64)
@@ -164,7 +164,7 @@ def _instants(made: list[tuple[int, int] | None], rejects: dict[int, str]) -> So
 
 
 def number_maker(kind: str) -> Callable[[Any], Any]:
-    """Return what makes a number of a kind out of a value, or raises TypeError or ValueError."""
+    """Return a function that converts a value to a number, or raises TypeError or ValueError."""
     dtype = np.dtype(NUMBERS[kind])
     if dtype.kind == "b":
         return _truth
@@ -266,7 +266,7 @@ def _date(value: Any) -> dt.date:
 
 
 def _without_nanos(text: str) -> tuple[str, int]:
-    """Return the text of a time with six digits behind the seconds, and the nanoseconds that it had more."""
+    """Return a time's text with six digits after the seconds, and its remaining nanoseconds."""
     found = _FRACTION.search(text)
     if found is None:
         return text, 0

@@ -1,4 +1,4 @@
-"""Training data from files, frames, arrays and well-known data sets, as columns that are read chunk by chunk.
+"""Reads training data from files, frames, arrays and well-known data sets as columns, chunk by chunk.
 
 pandas, pyarrow, scikit-learn and TensorFlow are imported only by the readers that need them.
 """
@@ -24,23 +24,22 @@ from ignite_tf_magic.errors import SourceError
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".data")
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
-_INDEXES = ("Unnamed: 0", "__index_level_0__")  # as pandas calls them in .csv and .parquet files
+_INDEXES = ("Unnamed: 0", "__index_level_0__")  # pandas' names for an index in .csv and .parquet files
 _SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What of a source is loaded, and how it is read.
+    """What to load from a source, and how to read it.
 
     Attributes:
-        key: Columns whose values become the keys. None: rows are numbered.
-        split: "train" or "test"; None is the training rows of a source that comes divided, all rows of one that does
-            not.
-        text: How files of text are read.
-        rejects: File for the rows that have no form; None: one of them is an error.
-        keep_nan: Keep NaN among the floats of a pandas frame as a number; it is missing (NULL) otherwise.
-        drop: Columns that are left out.
-        report: Called with a line about what is not loaded, or was found out.
+        key: Columns whose values become the keys. If empty, rows are numbered.
+        split: "train" or "test". None means the training rows if the source is divided, else all rows.
+        text: How to read text files.
+        rejects: File for the rows that cannot be stored in a cache; if None, such a row is an error.
+        keep_nan: Keep NaN among the floats of a pandas frame as a number; otherwise NaN means missing (NULL).
+        drop: Columns to leave out.
+        report: Called with a line about what is not loaded, or what was detected.
     """
 
     key: Sequence[str] = ()
@@ -53,18 +52,18 @@ class SourceOptions:
 
 
 def read_source(source: Any, options: SourceOptions | None = None) -> CheckedRows:
-    """Open `source` and check that every row of it has a form in a cache.
+    """Open `source` and check that every row can be stored in a cache.
 
     Args:
-        source: A file or folder (`KNOWN_SOURCES`; files of text also compressed, or alone in a .zip), a name ("digits";
-            "keras:mnist" and other image sets of Keras, downloaded), a frame of pandas or polars, an Arrow table, batch
-            or reader, a data set of Hugging Face's, a finite tf.data.Dataset, a list of dicts, a mapping of names to
-            arrays, a pair (features, labels), or one array.
-        options: What is loaded of it, and how it is read.
+        source: A file or folder (`KNOWN_SOURCES`; text files also compressed, or alone in a .zip), a name ("digits";
+            "keras:mnist" and other image data sets of Keras, which are downloaded), a pandas or polars frame, an Arrow
+            table, batch or reader, a Hugging Face data set, a finite tf.data.Dataset, a list of dicts, a mapping of
+            names to arrays, a pair (features, labels), or one array.
+        options: What to load, and how to read it.
 
     Raises:
-        SourceError: The source is missing, unreadable, empty, or has a column or a row without a form in a cache, or
-            two rows with one key.
+        SourceError: The source is missing, unreadable or empty, a column or row cannot be stored in a cache, or two
+            rows have the same key.
     """
     options = options or SourceOptions()
     if options.split not in (None, *_SPLITS):
@@ -89,12 +88,12 @@ def _check_kinds(text: TextFormat) -> None:
 
 
 def is_source(name: str) -> bool:
-    """Tell whether a text names a source: a data set that is known, or a file that is there."""
+    """Return whether a text names a source: a known data set or an existing file."""
     return name == "digits" or name.startswith("keras:") or Path(name).expanduser().exists()
 
 
 def _opened(source: Any, options: SourceOptions) -> tuple[Read, Mapping[int, str]]:
-    """Return what reads a source from its first row, and the lines of its file that are no rows."""
+    """Return a function that reads a source from its first row, and the lines of its file that are not rows."""
     split = options.split
     _refuse_dialect(source, options.text)
     if options.keep_nan and isinstance(source, (str, Path)):
@@ -116,7 +115,7 @@ def _opened(source: Any, options: SourceOptions) -> tuple[Read, Mapping[int, str
 
 
 def _refuse_dialect(source: Any, text: TextFormat) -> None:
-    """Refuse options of files of text that would do nothing."""
+    """Refuse text file options that have no effect on the source."""
     text = replace(text, kinds=dict(text.kinds), na=tuple(text.na), names=tuple(text.names))
     is_file = isinstance(source, (str, Path)) and Path(source).expanduser().is_file()
     suffix = content_suffix(Path(source).expanduser()) if is_file else ""
@@ -141,12 +140,12 @@ def _text_file(path: Path, suffix: str, options: SourceOptions) -> tuple[Read, M
 
 
 def _sql_name(name: str) -> str:
-    """Return a column's name without what no SQL column can have: a dot, which leads into an object, and a quote."""
+    """Replace the characters that SQL column names cannot have: dots, which mean nested fields, and quotes."""
     return name.replace(".", "_").replace('"', "_")
 
 
 def _as_asked(read: Read, source: str, options: SourceOptions) -> Read:
-    """Return what reads the columns that are not dropped, under names that SQL can have."""
+    """Return a function that reads the columns that are not dropped, with names that SQL allows."""
     told: set[str] = set()
 
     def renamed() -> Iterator[Batch]:
@@ -175,7 +174,7 @@ def _once(batch: Batch) -> Read:
 
 
 def _given(source: Any, split: str | None) -> Read | None:
-    """Return what reads rows that come in batches; None for other values."""
+    """Return a function that reads rows that come in batches; None for other values."""
     module = type(source).__module__.partition(".")[0]
     if isinstance(source, Mapping) and any(hasattr(each, "with_format") for each in source.values()):
         part = source.get(split or "train")

@@ -44,7 +44,7 @@ Reason = Callable[[Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class _FittedColumn:
-    """A column of the table, and the type code of the values for it; without any value it has the table's type."""
+    """A column of the table, and the type code of its values. If `is_empty`, no row has a value and any type fits."""
 
     column: TableColumn
     code: int
@@ -66,7 +66,7 @@ class _FittedColumn:
             return [None if each is None else float(each) for each in values]
         if kind == "DECIMAL" and self.code in _INTEGERS:
             return [None if each is None else decimal.Decimal(each) for each in values]
-        if kind in ("DATE", "TIME"):  # as text, which means the same in every zone a node may run in
+        if kind in ("DATE", "TIME"):  # as text, which means the same in every time zone
             return [None if each is None else each.isoformat() for each in values]
         return list(values)
 
@@ -291,7 +291,7 @@ def _decimal_reason(column: TableColumn) -> Reason:
 def _length_reason(most: int) -> Reason:
     def reason(value: Any) -> str | None:
         length, what = len(value), "bytes"
-        if isinstance(value, str):  # counted as Java does
+        if isinstance(value, str):  # length as Java counts it
             length, what = len(value.encode("utf-16-le")) // 2, "characters"
         return f"it has {length} {what}, and the column accepts {most}" if length > most else None
 

@@ -1,4 +1,4 @@
-"""Parquet and Arrow's tables as batches: read again and again, and files never as a whole in memory."""
+"""Reads Parquet files and Arrow tables as batches, repeatedly, and never a whole file into memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ignite_tf_magic.errors import SourceError
 
 
 def parquet_batches(path: Path) -> Callable[[], Iterator[Batch]]:
-    """Return what reads a Parquet file, or a folder of them, from the first row.
+    """Return a function that reads a Parquet file, or a folder of them, from the first row.
 
-    Parts of a folder's names such as `year=2020` become columns, after Hive. A column that is missing or all null in
-    one file has the type that it has in others.
+    Parts of a folder's names such as `year=2020` become columns, as in Hive. A column that is missing or all null in
+    one file gets the type that it has in others.
 
     Raises:
-        SourceError: It cannot be read.
+        SourceError: The file cannot be read.
     """
 
     def read() -> Iterator[Batch]:
@@ -52,9 +52,9 @@ def _parquet(path: Path) -> Any:
 
 
 def arrow_batches(source: Any) -> Callable[[], Iterator[Batch]]:
-    """Return what reads an Arrow table, batch or reader, or what gives one, from the first row.
+    """Return a function that reads an Arrow table, batch or reader, or an object that exports one, from the first row.
 
-    A reader gives its rows once only: they are kept in a file that is removed with what reads it.
+    A reader yields its rows only once. So they are kept in a file, which is removed together with the function.
     """
     import pyarrow as pa
 
@@ -73,7 +73,7 @@ def _cut(batches: Sequence[Any]) -> Iterator[Any]:
 def _kept(reader: Any) -> Callable[[], Iterator[Batch]]:
     import pyarrow as pa
 
-    file = tempfile.TemporaryFile()  # noqa: SIM115  closed with what reads it, and then gone
+    file = tempfile.TemporaryFile()  # noqa: SIM115  closed and removed with `read`
     with pa.ipc.new_file(pa.PythonFile(file, "w"), reader.schema) as writer:
         for batch in reader:
             for first in range(0, batch.num_rows, CHUNK_ROWS):
@@ -88,6 +88,6 @@ def _kept(reader: Any) -> Callable[[], Iterator[Batch]]:
 
 
 def dataset_batches(dataset: Any) -> Callable[[], Iterator[Batch]]:
-    """Return what reads a data set of Hugging Face's from the first row."""
+    """Return a function that reads a Hugging Face data set from the first row."""
     arrow = dataset.with_format("arrow")
     return lambda: (batch_of(table) for table in arrow.iter(CHUNK_ROWS // 4))

@@ -1,4 +1,4 @@
-"""Files of text as bytes and lines: compressed, in a zip, and in any encoding."""
+"""Opens text files as bytes and lines: compressed, in a zip, and in any encoding."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ignite_tf_magic.errors import SourceError
 
 _COMPRESSED = (".gz", ".bz2", ".zst")
 _HEAD_BYTES = 1 << 20
-# What opening and reading can raise beside SourceError.
+# Exceptions other than SourceError that opening and reading can raise.
 UNREADABLE = (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """How a file of text is read.
+    """How a text file is read.
 
     Attributes:
-        separator: Between the columns of a csv file; None: a tab or semicolon in the first line, else a comma.
-        kinds: Column -> its kind, instead of the one that its values show.
-        na: Words that stand for a missing value in any column of a csv file.
-        encoding: Of the file.
-        header: Whether the first line of a csv file holds the columns' names. None: it does, and a name that is a
-            number is refused.
-        names: Names of the columns of a csv file; without `header` its first line is a row.
-        decimal: What separates the decimals of numbers in a csv file.
+        separator: Column separator of a csv file. None: a tab or semicolon if the first line has one, else a comma.
+        kinds: Column -> kind, instead of the kind that its values show.
+        na: Words that mean a missing value in any column of a csv file.
+        encoding: The file's encoding.
+        header: Whether the first line of a csv file has the column names. None: it does, and a name that is a number is
+            refused.
+        names: Column names of a csv file. Unless `header` is true, its first line is then a row.
+        decimal: The decimal separator in a csv file.
     """
 
     separator: str | None = None
@@ -43,10 +43,10 @@ class TextFormat:
 
 
 def content_suffix(path: Path) -> str:
-    """Return the suffix that says what a file holds: of `a.csv.gz`, and of a zip with `a.csv` in it, it is ".csv".
+    """Return the suffix for a file's content: ".csv" for `a.csv.gz`, and for a zip that contains `a.csv`.
 
     Raises:
-        SourceError: A zip cannot be read, or does not hold exactly one file.
+        SourceError: A zip cannot be read, or does not contain exactly one file.
     """
     suffix = path.suffix.lower()
     if suffix == ".zip":
@@ -55,16 +55,16 @@ def content_suffix(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open what a file holds for reading.
+    """Open a file's uncompressed content for reading.
 
     Raises:
         SourceError: As for `content_suffix`.
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
     if path.suffix.lower() == ".zip":
         member = _only_member(path)
         with zipfile.ZipFile(path) as archive:
-            return archive.open(member)  # which keeps the file open
+            return archive.open(member)  # the member keeps the file open
     if path.suffix.lower() not in _COMPRESSED:
         return path.open("rb")
     import pyarrow as pa
@@ -74,7 +74,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def open_lines(path: Path, encoding: str) -> TextIOWrapper:
-    """Open a file of text, without its byte order mark.
+    """Open a text file, without its byte order mark.
 
     Raises:
         SourceError, OSError: As for `open_bytes`.
@@ -85,7 +85,7 @@ def open_lines(path: Path, encoding: str) -> TextIOWrapper:
 
 
 def first_line(path: Path, encoding: str) -> str:
-    """Return the first line, as far as it is within the first MiB, with `?` for what the encoding cannot read.
+    """Return the first line, up to 1 MiB, with a replacement character for bytes that the encoding cannot decode.
 
     Raises:
         SourceError, OSError, LookupError: As for `open_lines`.
@@ -96,11 +96,11 @@ def first_line(path: Path, encoding: str) -> str:
 
 
 def encoding_hint(path: Path, error: Exception) -> str:
-    """Return the end of a message about a file that cannot be read: which encoding to try, if that is the reason."""
+    """Return the end of a message about an unreadable file: the encoding to try, if that is the reason."""
     try:
         with open_bytes(path) as file:
             mark = file.read(2)
-    except UNREADABLE:  # that is the reason, and `error` tells it
+    except UNREADABLE:  # this is the reason, and `error` states it
         return ""
     if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "; its byte order mark says --encoding utf-16"
@@ -115,7 +115,7 @@ def _only_member(path: Path) -> zipfile.ZipInfo:
             infos = [each for each in archive.infolist() if not each.is_dir()]
     except UNREADABLE as error:
         raise SourceError(f"cannot read {str(path)!r} as a zip: {error}") from error
-    members = [each for each in infos if not each.filename.startswith("__MACOSX/")]  # the Finder's notes
+    members = [each for each in infos if not each.filename.startswith("__MACOSX/")]  # macOS metadata
     if len(members) != 1 or members[0].flag_bits & 1:
         held = f"holds {len(members)} files" if len(members) != 1 else "is encrypted"
         raise SourceError(f"cannot load {str(path)!r}: it {held}; unpack it and give one file")

@@ -1,4 +1,4 @@
-"""Python's values as a column: what kind most of them are decides, and those of another one are rejected."""
+"""Converts Python values to a column. Most values determine the column's kind; values of other kinds are rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def chosen_kind(name: str, counts: Mapping[str, int]) -> str:
     """Return the kind of a column: that of most values, float for int and float, text if all are missing.
 
     Raises:
-        SourceError: Most values have no form in a cache.
+        SourceError: Most values cannot be stored in a cache.
     """
     if not counts:
         return "text"
@@ -39,17 +39,17 @@ def column_of(
     *,
     parse: bool = False,
 ) -> SourceColumn:
-    """Make a column out of values.
+    """Convert values to a column.
 
     Args:
-        name: Of the column, for messages.
-        values: One for each row.
-        kind: Of the column; None finds it.
-        items: Kind of the items of lists, where these values may not show it.
-        parse: Whether text stands for a value of that kind.
+        name: The column's name, for messages.
+        values: One value for each row.
+        kind: The column's kind; None determines it from the values.
+        items: Kind of the items of lists, if these values may not show it.
+        parse: Whether to convert text to that kind.
 
     Raises:
-        SourceError: It has no form in a cache.
+        SourceError: The column cannot be stored in a cache.
     """
     if kind is None:
         kind = chosen_kind(name, count_kinds(values))
