@@ -80,7 +80,11 @@ class ChunkReader(Closing):
         self._source.clients.give_back(self._client)
 
     def chunks(self) -> Iterator[ColumnChunk]:
-        """Yield the chunks, from the owners in turn."""
+        """Yield the chunks, from the owners in turn.
+
+        Raises:
+            PartitionsLost, SchemaError, ConnectionFailed: As `CacheScan.pages`.
+        """
         waiting, num_rows = deque(self._owners), 0
         while waiting:
             owner = waiting.popleft()

@@ -252,7 +252,11 @@ def whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
 
 
 def choose_partitions(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
-    """Return the partitions to read, ascending."""
+    """Return the partitions to read, ascending.
+
+    Raises:
+        ConfigError: There is no such partition.
+    """
     chosen = sorted(baseline.owners if options.partitions is None else options.partitions)
     unknown = [partition for partition in chosen if partition not in baseline.owners]
     if unknown:
