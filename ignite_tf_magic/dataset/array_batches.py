@@ -90,9 +90,10 @@ class Batches:
         self._done = (epoch + 1, 0)
 
     def state(self) -> dict[str, Any]:
-        """Return the current position for `restore`, as JSON values: some bytes for each partition of the cache.
+        """Return the current position for `restore`, as JSON values.
 
-        The batch that a loop is working on counts as yielded, so save after the step.
+        It takes some bytes for each partition of the cache. The batch that a loop is working on counts as yielded, so
+        save after the step.
         """
         epoch, step = self._done
         part = self._passes.record_part(epoch) if step else None
@@ -105,7 +106,9 @@ class Batches:
         }
 
     def restore(self, *states: Mapping[str, Any]) -> None:
-        """Make the next `for` resume at a saved state: the rest of its epoch has the rows not yet yielded.
+        """Make the next `for` resume at a saved state.
+
+        The rest of its epoch has the rows that were not yet yielded.
 
         Args:
             states: The states of all workers at the same step, in any order. A worker's own state is enough as long as
@@ -140,7 +143,7 @@ class Batches:
         return record
 
     def _chunks(self) -> Generator[Columns, None, None]:
-        """Read all rows in the order of this pass; endlessly, if the plan takes rows from the beginning again."""
+        """Read all rows in the order of this pass, and start over if the plan fills up its last batches."""
         plan = self._plan
         again = plan is not None and (plan.policy is EqualSteps.REPEAT or len(plan.rows_by_worker) == 1)
         while True:
@@ -183,7 +186,10 @@ class Batches:
 
 
 def _as_of_all(own: NDArray[np.int64], rows_by_worker: Sequence[int], share: RowShard) -> NDArray[np.int64]:
-    """Return a worker's own part of a record for the whole; raise if the worker now has other partitions."""
+    """Return a worker's own part of a record for the whole.
+
+    That is enough as long as the worker has the same partitions; otherwise this raises.
+    """
     alone = np.array(own)
     chunks = alone[-len(rows_by_worker) - 1 : -1]
     is_own = chunks[share.worker] > 0

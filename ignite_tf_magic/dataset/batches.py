@@ -1,4 +1,4 @@
-"""Functions on batches as elements of datasets: their numbers of rows, parts of them, and empty batches."""
+"""Functions on batches as elements of datasets: row counts, parts, and empty batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def num_rows(element: Any) -> Any:
-    """Return the number of rows of a batch: that of its first part with rows, or 1 for scalars only."""
+    """Return the number of rows of a batch's first part that has rows; 1 for scalars only."""
     for part in tf.nest.flatten(element):
         if isinstance(part, tf.RaggedTensor):
             return part.nrows(tf.int32)
@@ -142,10 +142,10 @@ def can_be_empty(spec: Any) -> bool:
 def anew_each_pass(
     draw: Callable[[], Any], make: Callable[[Any], Any], *, num_drawn: int | None = None
 ) -> Any:
-    """Return a dataset that is rebuilt for each pass, from int64 that Python draws when the pass starts.
+    """Return a dataset that is rebuilt for each pass, from int64 numbers that Python draws.
 
     Args:
-        draw: Draws one number, or `num_drawn` as an array.
+        draw: Draws one number, or `num_drawn` as an array, when a pass starts.
         make: Makes the dataset from the tensor of drawn numbers.
         num_drawn: How many numbers; None for a scalar.
     """

@@ -1,4 +1,4 @@
-"""Batches that report their number, which tf.data cannot know, by asking the cluster for the number of rows."""
+"""Batches that report their number, which tf.data cannot know, by asking the cluster."""
 
 from __future__ import annotations
 

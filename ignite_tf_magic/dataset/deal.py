@@ -102,10 +102,10 @@ class GlobalBatchPlan:
 
 
 def _next_counts(rows_by_worker: Sequence[int], given: Sequence[int], end: int) -> list[int]:
-    """Return each worker's number of rows for the next step, after which all together have brought `end` rows.
+    """Return how many rows each worker brings to the next step.
 
-    Each worker has then brought about its share of them. The computation uses whole numbers only, so that every worker
-    gets the same result.
+    After that step all workers together have brought `end` rows, and each about its share of them. The computation uses
+    whole numbers only, so that every worker gets the same result.
     """
     rows = sum(rows_by_worker)
     whole = [own * end // rows for own in rows_by_worker]

@@ -1,4 +1,4 @@
-"""Reads a followed cache as chunks of columns: first the existing rows, then, endlessly, new ones."""
+"""Reads a followed cache as chunks of columns: first the existing rows, then endlessly new ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END_S, _IDLE_S, _RETURN_S = 10.0, 0.1, 0.1
 
 
 class FollowReader(Iterator[T]):
-    """One following of a source: endless rows, with an empty chunk whenever none have come for a while.
+    """Reads a followed cache: endless rows, with an empty chunk whenever none have come for a while.
 
     The thread that iterates must call `close`. Raises what `Follow.pages` raises.
 
@@ -77,7 +77,7 @@ class FollowReader(Iterator[T]):
         self._is_closed.set()
 
     def end(self) -> None:
-        """Make the following end, from another thread; wait until the iterating thread, if there is one, closes it."""
+        """End the reading from another thread, and wait until the iterating thread, if any, has closed it."""
         self._follow.close()
         deadline, is_idle = time.monotonic() + _END_S, False
         while not self._is_closed.wait(_IDLE_S) and not is_idle and time.monotonic() < deadline:
@@ -89,7 +89,10 @@ _under_way: WeakSet[FollowReader[Any]] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """End all followings: an ending process waits for TensorFlow's threads, and those that read ahead wait for rows."""
+    """End all followed readings when the process ends.
+
+    An ending process waits for TensorFlow's threads, and those that read ahead wait for rows.
+    """
     readers = list(_under_way)
     for reader in readers:
         reader.end()

@@ -26,7 +26,10 @@ _OF_ROWS = 1  # separates the seeds for permuting rows from those for ordering p
 def generated(
     source: Source, spec: Any, order: ShuffleOrder | None, passes: EpochTracker | None, *, is_meant: bool
 ) -> Pages:
-    """Return pages that a generator of this process reads; `is_meant` if the user requested it explicitly."""
+    """Return pages that a generator of this process reads.
+
+    It warns if this process reads for other servers, unless `is_meant`: the user requested it explicitly.
+    """
     passes = passes or EpochTracker()
     seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle) if order else None
     layout = source.layout

@@ -340,7 +340,10 @@ class IgniteDataset(PagedDataset):
 
 
 def _kept(options: ReadOptions, given: Given) -> str | None:
-    """Keep passwords and certificates for readers in this process; return None if the environment overrides them."""
+    """Keep passwords and certificates for readers in this process, and return their token.
+
+    Returns None if the environment overrides all of them.
+    """
     found, tls = options.connect, options.connect.tls
     used = {found.username, found.password, *((tls.certfile, tls.keyfile, tls.key_password) if tls else ())}
     return keep(given) if used & set(filter(None, given)) else None
@@ -412,10 +415,10 @@ def _followed(
 
 
 def _count(source: Source, options: ReadOptions) -> Callable[[], int | None] | None:
-    """Return a function that asks for the number of rows, or None if the cluster does not know that number.
+    """Return a function that asks for the number of rows; None if the cluster cannot know it.
 
     The number is unknown in a run: workers ask at different times but must make equally many steps. It is also unknown
-    if a pass may find fewer rows than the cache has, as with SQL: only the end of the pass shows that, and a caller
+    if a pass may find fewer rows than the cache has, as with SQL. Only the end of the pass shows that, and a caller
     that stops at the counted number of batches never reaches the end.
     """
     is_known = source.layout is not None and set(source.partitions) == set(source.baseline.owners)

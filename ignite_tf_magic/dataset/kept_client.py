@@ -1,6 +1,7 @@
-"""Keeps a connected client for the next pass: connecting to three nodes takes longer than reading 5,000 rows.
+"""Keeps a connected client open for the next pass.
 
-TensorFlow never releases the Python functions of a dataset, so a source can release what it keeps only after a time.
+Connecting to three nodes takes longer than reading 5,000 rows. TensorFlow never releases the Python functions of a
+dataset, so a source can release what it keeps only after a time.
 """
 
 from __future__ import annotations

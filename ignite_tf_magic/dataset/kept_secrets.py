@@ -25,7 +25,10 @@ _lock = threading.Lock()
 
 
 def keep(given: Given) -> str:
-    """Keep secrets until the process ends, as graphs last, and return their token; equal secrets get the same token."""
+    """Keep secrets until the process ends, and return their token.
+
+    Graphs last as long. Equal secrets get the same token.
+    """
     with _lock:
         for token, known in _kept.items():
             if known == given:

@@ -33,12 +33,12 @@ def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
 
 
 def has_rows_of_a_share(dataset: Any) -> bool:
-    """Return whether tf.data itself batched a worker's rows of an IgniteDataset, without the global batch plan."""
+    """Return whether tf.data itself batched a worker's rows, without the global batch plan."""
     return any(getattr(one, "is_shared", False) for one in _made_of(dataset, _deals_batches))
 
 
 def is_read_where_it_lives(dataset: Any) -> bool:
-    """Return whether a tf.data dataset reads Ignite by stock operations, in whatever process it lives."""
+    """Return whether a dataset reads Ignite by stock operations, in whatever process it lives."""
     return any(getattr(one, "reads_ignite", False) for one in _made_of(dataset))
 
 
@@ -47,7 +47,7 @@ def _deals_batches(dataset: Any) -> bool:
 
 
 def _made_of(dataset: Any, is_left_out: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
-    """Yield a dataset and all its inputs; what `is_left_out` selects is skipped together with its inputs."""
+    """Yield a dataset and all its inputs, without those that `is_left_out` and their inputs."""
     waiting, seen = [dataset], set()
     while waiting:
         one = waiting.pop()

@@ -109,7 +109,7 @@ def can_fail(on_row: Callable[..., Any], row_spec: Any) -> bool:
 
 
 def depends_on_row_alone(function: Callable[..., Any], row_spec: Any) -> bool:
-    """Return whether a function of one row always gives the same result: no random numbers, counters or Python."""
+    """Return whether a function's result depends only on its row: no random numbers, counters or Python."""
     try:
         operations = _operations_of(partial(_call, function, isinstance(row_spec, tuple)), row_spec)
     except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):

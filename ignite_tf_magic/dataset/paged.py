@@ -1,7 +1,7 @@
-"""Defines a dataset of rows whose batch, map and shuffle work on whole pages instead of single rows.
+"""Defines a dataset of rows whose batch, map and shuffle work on whole pages.
 
 A `PagedDataset` is an ordinary tf.data dataset of rows. It holds a dataset of pages (elements with many rows) and
-applies the most common transformations to the pages:
+applies the most common transformations to the pages instead of to single rows:
 
 - `batch(n)` re-batches pages; `unbatch().batch(n)` would split each page into rows and join them again.
 - `map(f)`, with f written for one row, runs on pages through `tf.vectorized_map` if f converts; a page that fails runs
@@ -77,7 +77,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return tf.constant(self._recipe.num_rows(), tf.int64)
 
     def arrays(self, *, assigned: bool = True) -> Any:
-        """Return all rows at once, in the structure of a row. Blocks until all are read into this process's memory.
+        """Return all rows at once, in the structure of a row; blocks until all are in memory.
 
         Args:
             assigned: True returns, in a run, this worker's rows; `fit(x, y)` then treats them as its part of all
@@ -256,7 +256,10 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return PagedDataset(replace(recipe.then(transform), order=replace(order, block_rows=first)))
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
-        """Repeat the rows. Batches may span the end of a pass, as in tf.data, unless there are several workers."""
+        """Repeat the rows.
+
+        Batches may span the end of a pass, as in tf.data, unless there are several workers.
+        """
         return self._paged(Repeat(count, name))
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
@@ -274,7 +277,10 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True, count=None)
 
     def shard(self, num_shards: Any, index: Any, name: str | None = None) -> tf.data.Dataset:
-        """Take every n-th row. In a run of several workers this takes them from the worker's shard, and warns once."""
+        """Take every n-th row.
+
+        In a run of several workers this takes every n-th row of the worker's shard, and warns once.
+        """
         if self.is_shared and "shard" not in _hinted:
             _hinted.add("shard")
             warnings.warn(
@@ -305,7 +311,10 @@ def _no_rows(pages: Pages) -> list[Any]:
 
 
 def _numbered(recipe: Recipe, share: RowShard) -> tuple[Pages, EpochTracker]:
-    """Build pages over a new source, because a training may resume in the middle of it, and their epoch tracker."""
+    """Build pages over a new source, and return them with their epoch tracker.
+
+    A training may resume in the middle of a source, so it cannot be shared.
+    """
     pages, passes = recipe.pages()
     return pages, passes or _unrecorded(share)
 
@@ -375,12 +384,12 @@ def resumable(batches: Pages, passes: EpochTracker) -> Pages:
 
 
 def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: EpochTracker) -> Pages:
-    """Return a worker's part of each global batch, as large as the plan says, possibly empty. It is resumable, too.
+    """Return a worker's part of each global batch, with the sizes of the plan; resumable.
 
-    The number of steps does not depend on what is read, so no worker waits for one that has ended; Keras can read that
-    number. Rows added since the rows were counted are left out. With several workers, rows removed since then are
-    missing from the last steps. A single worker takes rows from the beginning in their place, because it cannot make a
-    step without rows.
+    A part may be empty. The number of steps does not depend on what is read, so no worker waits for one that has ended;
+    Keras can read that number. Rows added since the rows were counted are left out. With several workers, rows removed
+    since then are missing from the last steps. A single worker takes rows from the beginning in their place, because it
+    cannot make a step without rows.
     """
     passes.plan = deal
     empty = tf.data.Dataset.from_tensors(empty_like(pages.element_spec)).repeat()
@@ -403,7 +412,10 @@ def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: Epoc
 
 
 def _led_by(passes: EpochTracker, batches: Pages, cardinality: int, options: tf.data.Options) -> Pages:
-    """Restore what functions hide: the number of batches, and options, which stop tf.data from splitting a shard."""
+    """Restore what functions hide: the number of batches, and tf.data's options.
+
+    The options stop tf.data from splitting a shard.
+    """
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
     batches = batches.with_options(options)

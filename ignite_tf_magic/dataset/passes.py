@@ -1,4 +1,4 @@
-"""Tracks passes over a dataset: the number of the next pass, and the order in which it reads partitions.
+"""Tracks passes over a dataset: their numbers, and the order in which they read partitions.
 
 Everything random in a pass depends on the pass's number, so an interrupted training resumes in the order in which it
 began. The order also depends on who reads which partitions, and in which groups. That may change with a restart, so it
@@ -192,7 +192,7 @@ class EpochTracker:
             return self._skipped if self._started == 1 else 0
 
     def next_number(self, part: str) -> tuple[int, int]:
-        """Return the number of the pass that a part starts to read, and how often it has read in this pass before."""
+        """Return the number of the pass that a part starts to read, and how often it has read that pass before."""
         with self._lock:
             self._begun[part] += 1
             if self._started:

@@ -1,4 +1,7 @@
-"""Copies datasets to another process, as graphs of stock operations; the process that rebuilds one reads its rows."""
+"""Copies datasets to another process, as graphs of stock operations.
+
+The process that rebuilds a dataset also reads its rows.
+"""
 
 from __future__ import annotations
 

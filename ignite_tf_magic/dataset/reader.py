@@ -39,7 +39,7 @@ PartitionOrder = Callable[[Sequence[int]], Sequence[int]]
 
 
 def random_order(seed: int) -> PartitionOrder:
-    """Return a function that orders partitions by a seed; the same seed always gives the same order."""
+    """Return a function that orders partitions by a seed, always the same way."""
     return lambda partitions: np.random.default_rng(seed).permutation(np.asarray(partitions)).tolist()
 
 
@@ -104,7 +104,10 @@ class ChunkReader(Closing):
             )
 
     def _check_all_fit(self) -> None:
-        """Decode whole rows, which raises for a row that the table hides because its type is not the layout's."""
+        """Decode whole rows, to raise for rows that the SQL table hides.
+
+        Such a row's type is not the layout's, so decoding it raises.
+        """
         source, cache = self._source, Cache(self._client, self._source.cache)
         if source.layout is None:
             return
@@ -152,7 +155,10 @@ class ChunkReader(Closing):
 
 
 def chunk_sizes(chunk_rows: int) -> Iterator[int]:
-    """Yield the rows of each chunk: an eighth twice, then doubling, so that batches still lie within one chunk."""
+    """Yield the rows of each chunk: an eighth twice, then doubling up to `chunk_rows`.
+
+    Batches then still lie within one chunk.
+    """
     first = max(1, chunk_rows // 8)
     yield first
     while first < chunk_rows:

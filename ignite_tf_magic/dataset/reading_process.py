@@ -1,4 +1,7 @@
-"""Chooses the process that reads a dataset's rows: the one that makes it, or the one that runs its operations."""
+"""Chooses the process that reads a dataset's rows.
+
+It is the process that makes the dataset, or the one that runs the dataset's operations.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +54,18 @@ def is_graph_mode() -> bool:
 
 
 def is_connected() -> bool:
-    """Return whether this process sends work to other TensorFlow servers; workers of one strategy do not count."""
+    """Return whether this process sends work to other TensorFlow servers.
+
+    Workers of one strategy do not count.
+    """
     return server_def() is not None
 
 
 def may_be_read_here_too() -> bool:
-    """Return whether this process may also read a dataset meant for workers, as a chief whose `fit` hands out steps.
+    """Return whether this process may also read a dataset that is meant for workers.
 
-    The chief samples rows, and validates with all of them; each worker reads its own rows of the same dataset.
+    This is the chief of a `fit` that hands out steps. The chief samples rows, and validates with all of them; each
+    worker reads its own rows of the same dataset.
     """
     own = own_task()
     return os.environ.get("IGNITE_TF_STRATEGY") == "async" and own is not None and own[0] == "chief"

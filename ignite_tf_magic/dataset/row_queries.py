@@ -148,7 +148,7 @@ def _children(value: Node) -> Sequence[tuple[int, Node]]:
 
 
 def _cells(layout: RowLayout, table: CacheTable) -> tuple[tuple[str, ...], RowLayout] | None:
-    """Return the table's columns for the fields of a layout, and the layout of rows of them; None if impossible."""
+    """Return the table's columns for the fields of a layout, and their layout; None if impossible."""
     value = layout.value
     if not isinstance(value, ObjectNode) or len(value.types) != 1:
         return None

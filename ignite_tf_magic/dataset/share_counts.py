@@ -1,6 +1,7 @@
-"""Counts the rows of workers' shards if the launcher has not: each worker counts its own, close to the data.
+"""Counts the rows of workers' shards if the launcher has not.
 
-The workers note the counts in the cluster, with the facts of the cache, so that all workers know all counts:
+Each worker counts its own shard, close to the data. The workers note the counts in the cluster, with the facts of the
+cache, so that all workers know all counts:
 
     {"shares": {"RUN/GENERATION": {"at": ..., "rows": {"0": 25000}, "claims": {"1": "NAME:3"}}}}
 

@@ -111,7 +111,7 @@ class Source:
             self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
 
     def shard(self, assignment: AssignedShard | None, *, counts: bool = True) -> RowShard | None:
-        """Return a worker's shard of the source, by the rows of the cache; None if no launcher has assigned one.
+        """Return a worker's shard of the source; None if no launcher has assigned one.
 
         Args:
             assignment: The launcher's assignment.
@@ -155,7 +155,9 @@ def _row_bytes(leaf: Leaf) -> int:
 
 
 def open_source(options: ReadOptions, snapshot: Snapshot | None = None, *, warns: bool = True) -> Source:
-    """Connect, find the owners of the partitions, and sample some rows; a snapshot replaces the last two steps.
+    """Connect, find the owners of the partitions, and sample some rows.
+
+    A snapshot replaces the last two steps.
 
     Args:
         options: What to read.
@@ -307,9 +309,10 @@ def _find_layout(
 def _sample(
     cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder, sizes: PageSizes
 ) -> int:
-    """Sample the first rows of partitions spread over all, until there are enough; return their bytes.
+    """Sample the first rows of partitions until there are enough, and return their bytes.
 
-    A cache with fewer rows is read whole. If the wanted partitions are empty, other partitions take their place.
+    The partitions are spread over all. A cache with fewer rows is read whole. If the wanted partitions are empty, other
+    partitions take their place.
     """
     spread = partitions[:: max(1, len(partitions) // SPREAD_PARTITIONS)]
     wanted = dict.fromkeys((*spread, *partitions, *sorted(baseline.owners)))
@@ -321,7 +324,10 @@ def _sample(
 
 
 def look_at_rows(scan: CacheScan, finder: LayoutFinder) -> int:
-    """Sample the first rows of a scan until there are enough, close the scan, and return their bytes."""
+    """Sample the first rows of a scan until there are enough, and return their bytes.
+
+    The scan is closed.
+    """
     try:
         num_bytes = 0
         for scanned in scan.pages():

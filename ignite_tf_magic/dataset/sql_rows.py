@@ -1,7 +1,8 @@
-"""Reads the rows of a SELECT over one table; each worker reads those of its partitions, if Ignite's plan allows it.
+"""Reads the rows of a SELECT over one table, each worker those of its partitions.
 
-Ignite runs a statement in two parts, which EXPLAIN shows: what each node does with its rows, and what happens to the
-nodes' results. If the second part only concatenates rows, a part of the partitions gives a part of the rows.
+This is possible only if Ignite's plan allows it. Ignite runs a statement in two parts, which EXPLAIN shows: what each
+node does with its rows, and what happens to the nodes' results. If the second part only concatenates rows, a part of
+the partitions gives a part of the rows.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ def _leaf_spec(leaf: Leaf) -> Any:
 
 
 def page_spec(spec: Any) -> Any:
-    """Return the structure of a page for a row's: a ragged column becomes its values and each level's lengths."""
+    """Return the structure of a page whose rows have the given structure.
+
+    A ragged column becomes its values and the lengths of each level.
+    """
     return tf.nest.map_structure(_column_spec, spec)
 
 

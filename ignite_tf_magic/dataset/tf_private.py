@@ -76,7 +76,10 @@ def mark_operation(operation: Any, name: str) -> None:
 
 
 def server_def() -> Any:
-    """Return this process's role in a cluster of TensorFlow servers, or None; publicly only strategies show it."""
+    """Return this process's role in a cluster of TensorFlow servers; None without a cluster.
+
+    Publicly only strategies show it.
+    """
     return eager.context().get_server_def()
 
 
@@ -86,7 +89,7 @@ def own_address_space() -> str:
 
 
 def forget_end(error: StopIteration) -> None:
-    """Make the executor of an iterator's `next` forget the end of the iteration, which `next` has raised.
+    """Make the executor of an iterator's `next` forget the end that `next` has raised.
 
     For an iterator on another server, `next` makes an executor that only its own frames reference. The executor keeps
     the error that signals the end. When the executor is removed, it writes that error to standard error, as an ignored
@@ -111,7 +114,10 @@ def end_iterators() -> None:
 
 
 def abort_collectives(reason: str) -> None:
-    """End all of this process's collective operations, waiting ones too, by tf.errors.AbortedError with a reason."""
+    """Abort all of this process's collective operations, waiting ones too.
+
+    They raise tf.errors.AbortedError with the reason.
+    """
     eager.context().abort_collective_ops(tf.errors.ABORTED, reason)
 
 
@@ -122,12 +128,18 @@ def global_seed() -> int | None:
 
 
 def is_deterministic() -> bool:
-    """Return whether operations must be deterministic, which forbids some; `enable_op_determinism` has no getter."""
+    """Return whether operations must be deterministic, which forbids some of them.
+
+    `enable_op_determinism` has no public getter.
+    """
     return bool(config.is_op_determinism_enabled())
 
 
 def seed_state() -> Any:
-    """Return the state of the generator of seeds for operations without one; it exists only with a global seed."""
+    """Return the state of the generator that seeds operations without a seed of their own.
+
+    It exists only if there is a global seed.
+    """
     return eager.context()._rng.getstate()
 
 
@@ -143,9 +155,10 @@ def draw_seeds(seed: int, state: Any) -> None:
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function converted by AutoGraph, where AutoGraph is active: Keras converts a loss's `call` this way.
+    """Return a function converted by AutoGraph, if AutoGraph is active.
 
-    The public `tf.autograph.to_graph` always converts, even what runs eagerly or is marked not to be converted.
+    Keras converts a loss's `call` this way. The public `tf.autograph.to_graph` always converts, even what runs eagerly
+    or is marked not to be converted.
     """
     autograph = tf.__internal__.autograph
     made: Callable[..., Any] = autograph.tf_convert(function, autograph.control_status_ctx())
@@ -154,10 +167,10 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
-    """Let this process's TensorFlow reach others; yields the context, to which the block must set a server.
+    """Let this process's TensorFlow reach others; yields TensorFlow's eager context.
 
-    The public way, a strategy, also starts a coordination service. That service makes a worker wait for all others at
-    its start, and ends those that still run when the first one has ended.
+    The block must set a server in the context. The public way, a strategy, also starts a coordination service. That
+    service makes a worker wait for all others at its start, and ends those that still run when the first one has ended.
 
     Raises:
         RuntimeError: TensorFlow has started already.

@@ -195,37 +195,37 @@ class _RecordFileSystem:
         return [ASSIGNED, ALL, *(f"{PARTITION_PREFIX}{partition}" for partition in partitions)]
 
     def open_write(self, uri: str, *, append: bool) -> WriteFile:
-        """Refuse: rows are not loaded by writing files."""
+        """Raise PermissionError: rows are not loaded by writing files."""
         del append
         _refuse(uri)
 
     def make_directory(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def make_directories(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def remove_file(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def remove_directory(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def remove_tree(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def rename(self, source: str, target: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         del target
         _refuse(source)
 
     def copy(self, source: str, target: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         del source
         _refuse(target)
 

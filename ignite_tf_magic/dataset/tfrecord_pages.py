@@ -1,4 +1,7 @@
-"""Pages from record files, by stock operations: any process that runs the graph can read them without our Python."""
+"""Pages from record files, by stock operations of TensorFlow.
+
+Any process that runs the graph can read them without this package's Python code in the graph.
+"""
 
 from __future__ import annotations
 

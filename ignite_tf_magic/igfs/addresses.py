@@ -31,11 +31,11 @@ _OLD_IGFS_PORT = 10500
 def cluster_of(
     authority: str = "", env: Mapping[str, str] | None = None, *, with_credentials: bool = True
 ) -> ConnectOptions:
-    """Return how to reach the cluster of "igfs://AUTHORITY/". Addresses never contain user and password.
+    """Return how to reach the cluster of "igfs://AUTHORITY/".
 
-    Without an authority, the first of these that exists: IGFS_HOST and IGFS_PORT, the worker's own node
-    (IGNITE_DATASET_HOST), the configured cluster, the embedded one. With an authority: that node, with the configured
-    user if the node is configured.
+    Addresses never contain user and password. Without an authority, the cluster is the first of these that exists:
+    IGFS_HOST and IGFS_PORT, the worker's own node (IGNITE_DATASET_HOST), the configured cluster, the embedded one. With
+    an authority it is that node, with the configured user if the node is configured.
 
     Args:
         authority: HOST or HOST:PORT.
@@ -63,7 +63,10 @@ def cluster_of(
 
 
 def _at(authority: str, env: Mapping[str, str], *, with_credentials: bool) -> ConnectOptions:
-    """Return how to reach one node. Only configured nodes get credentials, because anybody can write an address."""
+    """Return how to reach one node.
+
+    Only configured nodes get credentials, because anybody can write an address.
+    """
     known = _worker(env) or configured_cluster(env) or ConnectOptions()
     endpoint = endpoint_of(authority)
     legacy = _legacy(env)
@@ -87,7 +90,7 @@ def _of_run(env: Mapping[str, str]) -> tuple[Endpoint, ...]:
 
 
 def given_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
-    """Return the cluster of "igfs:///" by the environment or a file of options; None means the embedded one."""
+    """Return the cluster that the environment or a file of options names; None means the embedded one."""
     source = os.environ if env is None else env
     return _legacy(source) or _worker(source) or configured_cluster(source)
 

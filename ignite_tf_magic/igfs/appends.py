@@ -1,4 +1,4 @@
-"""Marks of the last appends in a file's entry, which show whether an append without an answer was made. Pure.
+"""Marks in a file's entry, which show whether an append without an answer was made. Pure.
 
 Every append leaves a mark: the writer, and a number that grows with each of its publications. After an append without
 an answer, or an error after which the change may have been made, the mark shows whether it was made. The entry keeps
@@ -43,9 +43,10 @@ def holds(marks: Marks, mark: AppendMark) -> bool:
 
 
 def may_be_forgotten(before: Marks, now: Marks) -> bool:
-    """Return whether a mark that was added to `before` may have been pushed out, or dropped by an earlier version.
+    """Return whether a mark added to `before` may have been pushed out since.
 
-    If a mark of `before` is still there, the added mark was not pushed out: the older mark would have been first.
+    An earlier version may also have dropped it. If a mark of `before` is still there, the added mark was not pushed
+    out: the older mark would have been first.
     """
     if before and not now:
         return True

@@ -111,7 +111,9 @@ class BlockWriter:
         return list(layout.joined(blocks))
 
     def settle(self, changes: Changes, *, keep: bool) -> None:
-        """Take all blocks written so far out of the journal, in the transaction that makes a file use them.
+        """Take all blocks written so far out of the journal.
+
+        Runs in the transaction that makes a file use them.
 
         Raises:
             StaleFile: The journal's record is gone: others took this writer for dead.
@@ -224,7 +226,7 @@ class BlockWriter:
 
 
 def overlay(content: bytearray, start: int, data: Iterable[tuple[int, bytes]]) -> None:
-    """Write data, each part at its offset in a file, over the section of that file that begins at `start`."""
+    """Write data, each part at its offset in a file, over a section that begins at `start`."""
     for offset, part in data:
         first, last = max(offset, start), min(offset + len(part), start + len(content))
         if first < last:

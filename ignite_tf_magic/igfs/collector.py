@@ -70,7 +70,10 @@ class Collector:
         return garbage.superseded or not any(extent.writer in read for extent in garbage.extents)
 
     def abandon(self, intent_key: str) -> None:
-        """Turn the intent of a dead writer into garbage. If the writer is alive after all, it can no longer commit."""
+        """Turn the intent of a dead writer into garbage.
+
+        If the writer is alive after all, it can no longer commit.
+        """
 
         def act(changes: Changes) -> None:
             value = changes.read_journal(intent_key)
@@ -100,7 +103,10 @@ class Collector:
                 blocks.remove_all(keys)
 
     def _deepest_first(self, directory: int) -> Iterator[int]:
-        """Return a directory and those below it, deepest first, so that an interrupted removal can be resumed."""
+        """Return a directory and those below it, deepest first.
+
+        An interrupted removal can then be resumed.
+        """
         found = {directory: None}
         waiting = [directory]
         for above in waiting:

@@ -162,7 +162,10 @@ class IgfsOutput(io.RawIOBase):
         return self._writer.write(data)
 
     def seekable(self) -> bool:
-        """Return True: text wrappers ask for their start, to write a byte order mark at the file's beginning."""
+        """Return True.
+
+        Text wrappers ask for the position, to write a byte order mark at the file's beginning.
+        """
         return True
 
     def tell(self) -> int:

@@ -141,7 +141,9 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         above: frozenset[int] = frozenset(),
         **options: Any,
     ) -> Iterator[Any]:
-        """List everything below a path. Only entries that have vanished are left out; a silent cluster is an error.
+        """List everything below a path; leave out only what has vanished meanwhile.
+
+        A cluster that does not answer is an error.
 
         Args:
             path: Where to begin.
@@ -238,9 +240,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def mv(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> None:
-        """Move a file, or a directory with all its contents, as one step; into `path2` if that is a directory.
+        """Move a file, or a directory with all its contents, as one step.
 
-        Unless `auto_mkdir` is False, missing directories above the target are created first.
+        If `path2` is a directory, the move is into it. Unless `auto_mkdir` is False, missing directories above the
+        target are created first.
         """
         if not isinstance(path1, str | os.PathLike) or not isinstance(path2, str | os.PathLike):
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
@@ -349,7 +352,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return IgfsOutput(writer, path, mode, autocommit=autocommit)
 
     def _with_parents(self, path: paths.Path, write: Callable[[], T]) -> T:
-        """Run `write`; if a directory is missing, create it and run `write` again. Checking first would cost more."""
+        """Run `write`; if a directory is missing, create it and run `write` again.
+
+        Checking first would cost more.
+        """
         try:
             return write()
         except PathNotFound:

@@ -54,7 +54,9 @@ class FsckReport:
 
 
 def fsck(volume: Volume, *, repair: bool = False, report: Report = lambda _: None) -> FsckReport:
-    """Check a file system while it is in use. Blocks; reads the whole metadata, and blocks only if there are too many.
+    """Check a file system while it is in use; blocks until done.
+
+    It reads the whole metadata, but blocks of files only if there are too many.
 
     Args:
         volume: The file system.

@@ -1,4 +1,7 @@
-"""Keeps this client's lease, which names what it reads; sweeps garbage, and disconnects when idle."""
+"""Keeps this client's lease, sweeps garbage, and disconnects when idle.
+
+The lease shows that the client is alive, and what it reads.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def mount(
     if fuse.fuse_version_major == 2:
         told["big_writes"] = True
     else:
-        told["max_idle_threads"] = _THREADS  # libfuse 3.14 rejects its own default
+        told["max_idle_threads"] = _THREADS  # libfuse 3.14 complains about its own default
     mounted = threading.Event()
 
     def begin(_: str) -> None:
@@ -149,7 +149,10 @@ def _careful(fuse: Any) -> Any:
 
 
 def _answering(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Give every error an errno; errors without their own become EIO, and unclear ones are logged."""
+    """Give every error an errno: EIO if it has none of its own.
+
+    Errors that their number does not explain are also logged.
+    """
 
     @functools.wraps(operation)
     def call(*args: Any) -> Any:

@@ -86,7 +86,10 @@ class Written:
         return True
 
     def publish(self) -> bool:
-        """Publish everything; return whether bytes before the end have changed, so that readers must reopen it."""
+        """Publish everything; return whether readers must reopen the file.
+
+        They must if bytes before the end have changed.
+        """
         self.publish_added()
         if not self._rewritten:
             return False

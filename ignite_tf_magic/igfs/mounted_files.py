@@ -1,4 +1,4 @@
-"""The files of a mount: answers libfuse's requests from a volume. Does not depend on libfuse itself.
+"""The files of a mount: answers libfuse's requests from a volume, without importing libfuse.
 
 fsync and close publish what was written, and it is also published automatically within two seconds.
 """
@@ -56,9 +56,10 @@ _BACKUP_COPIES = 2
 
 
 class MountedFiles(Closing):
-    """Answers libfuse's requests from a volume; the methods are those of mfusepy's `Operations`. Thread-safe.
+    """Answers libfuse's requests from a volume. Thread-safe.
 
-    Locks are taken in this order: of a written file, of its handles, of this object.
+    The methods are those of mfusepy's `Operations`. Locks are taken in this order: of a written file, of its handles,
+    of this object.
     """
 
     def __init__(self, volume: Volume, top: Path) -> None:

@@ -1,4 +1,7 @@
-"""Refuses writes before an Ignite node runs out of memory: such a node dies, and others follow."""
+"""Refuses writes before an Ignite node runs out of memory.
+
+A node that runs out of memory dies, and others follow.
+"""
 
 from __future__ import annotations
 

@@ -130,7 +130,9 @@ class ProcessLock:
 
 
 class Store(Closing):
-    """The rows of one file system. Connects at first use, also after a fork; thread-safe. The caller closes it.
+    """The rows of one file system. Thread-safe. The caller closes it.
+
+    It connects at first use, also after a fork.
 
     Args:
         options: Returns how to reach the cluster; called when a connection is opened.

@@ -73,7 +73,7 @@ class Tree:
         return self.find(path, changes.read)
 
     def _expect(self, changes: Changes, *paths: Path) -> None:
-        """Prefetch, in one request, the rows that changing these paths will need, as far as they can be predicted."""
+        """Prefetch, in one request, the rows that changing these paths will probably need."""
         keys: list[str] = []
         for path in paths:
             ids = self._expected(path, 0, ROOT_ID)

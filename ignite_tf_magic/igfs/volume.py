@@ -1,4 +1,4 @@
-"""One file system of one cluster: everything that `filesystem` (fsspec) and TensorFlow's plugin need of it."""
+"""One file system of one cluster: the base of `filesystem` (fsspec) and of TensorFlow's plugin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _TRIES = 10
 
 
 class Volume(Closing):
-    """A file system. Connects at first use, disconnects after ten idle seconds; thread-safe. The caller closes it.
+    """A file system. Thread-safe. The caller closes it.
+
+    It connects at first use, and disconnects after ten idle seconds.
 
     Args:
         options: Returns how to reach the cluster; called when a connection is opened.
@@ -192,7 +194,10 @@ class Volume(Closing):
                     raise
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Set when a file was last written to, or a directory changed, in ns since 1970; no effect on the root."""
+        """Set when a file was last written to, or a directory changed, in ns since 1970.
+
+        The root keeps no times.
+        """
         with self._leases.use():
             while path:
                 node = (found := self.tree.find(path)).must()

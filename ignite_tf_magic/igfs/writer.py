@@ -89,7 +89,9 @@ class FileWriter(Closing):
         return self._size
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Add bytes and return their number. Blocks while 8 MiB are in flight; first resolves a flush in doubt.
+        """Add bytes and return their number; blocks while 8 MiB are in flight.
+
+        If an earlier flush is in doubt, its outcome is determined first.
 
         Raises:
             OutcomeUnknown: The outcome of the earlier flush cannot be determined.
@@ -124,9 +126,9 @@ class FileWriter(Closing):
                 self._rest = bytearray()
 
     def keep(self, size: int, data: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Start with the first `size` bytes of the existing file, sharing its blocks, and write `data` over them.
+        """Start with the first `size` bytes of the existing file, and write `data` over them.
 
-        Call this only directly after opening in mode REPLACE.
+        The new file shares the old file's blocks. Call this only directly after opening in mode REPLACE.
         """
         there = self._found.node
         if not isinstance(there, FileNode) or self._run or self._size or size > there.size:
@@ -252,7 +254,7 @@ class FileWriter(Closing):
     def _is_made(
         self, attempt: _CommitAttempt, there: Node | None, read_journal: Callable[[str], bytes | None]
     ) -> bool:
-        """Return whether the current file contains, or the journal records, what an attempt was to publish.
+        """Return whether an attempt was made, as the current file or the journal shows.
 
         Raises:
             OutcomeUnknown: The current file does not show it.
@@ -365,7 +367,7 @@ class FileWriter(Closing):
     def _act(
         self, changes: Changes, attempt: _CommitAttempt, merged: tuple[Extent, ...]
     ) -> ResolvedPath | None:
-        """Replace the file by the draft, in a transaction; return None if the file is no longer the draft's base."""
+        """Replace the file by the draft, in a transaction; return None if its base has changed."""
         base, node = attempt.base, attempt.node
         resolved = self._tree.find_to_change(changes, self.path)
         there = resolved.node
