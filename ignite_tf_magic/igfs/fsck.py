@@ -56,7 +56,7 @@ class FsckReport:
 def fsck(volume: Volume, *, repair: bool = False, report: Report = lambda _: None) -> FsckReport:
     """Check a file system while it is in use; blocks until done.
 
-    It reads the whole metadata, but blocks of files only if there are too many.
+    It reads the whole metadata, but reads blocks only if there are more of them than files use.
 
     Args:
         volume: The file system.
