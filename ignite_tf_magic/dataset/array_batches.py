@@ -1,7 +1,7 @@
-"""Batches of NumPy arrays, for JAX, PyTorch and loops of any kind. Needs no TensorFlow.
+"""Yields batches of NumPy arrays, for JAX, PyTorch and any other loop, without TensorFlow.
 
-What `IgniteDataset(...).shuffle(k).batch(n)` is for tf.data: the same partitions for each worker of a run, as many
-steps on all of them, every row once in an epoch, orders that a restart does not change.
+They correspond to `IgniteDataset(...).shuffle(k).batch(n)` for tf.data: the workers of a run have the same partitions
+and equally many steps, each row occurs once in an epoch, and a restart does not change the order.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ Columns = list[NDArray[Any]]
 
 
 class Batches:
-    """The rows of a cache in batches. Each `for` over it is one epoch; one at a time.
+    """The rows of a cache in batches. Each `for` over it is one epoch; only one may run at a time.
 
-    A batch is {"key": array, "val": {field: array}}, the first dimension of each array being rows. Types are those of
-    `IgniteDataset`; strings are `bytes` and arrays of varying length arrays, both in arrays of objects. What holds
-    numbers can be given to `torch.from_dlpack` and `jax.dlpack.from_dlpack` without a copy. All belongs to who gets it.
+    A batch is {"key": array, "val": {field: array}}; the first dimension of each array is rows. Types are those of
+    `IgniteDataset`, but strings are `bytes` and arrays of varying length are arrays, both held in object arrays.
+    `torch.from_dlpack` and `jax.dlpack.from_dlpack` take numeric arrays without a copy. The caller owns every batch it
+    gets.
 
     In a run each worker gets its own part of every batch, in proportion to its rows, and all make the same number of
-    steps. A mean over the rows of all workers is therefore the sum of every worker's sum, divided by the sum of their
-    numbers of rows; a worker may have none in a step.
+    steps. The mean over all workers' rows is therefore the sum of all workers' sums, divided by the sum of their
+    numbers of rows. A worker may have no rows in a step.
 
     Attributes:
-        num_steps: Batches of an epoch; None outside of runs, where nobody has counted the rows.
+        num_steps: Batches of an epoch; None outside of runs, where the rows are not counted.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class Batches:
         self._done = (epoch + 1, 0)
 
     def state(self) -> dict[str, Any]:
-        """Tell what has been given, for `restore`, in what `json` writes: some bytes for each partition of the cache.
+        """Return the current position for `restore`, as JSON values.
 
-        The batch that a loop is at counts as given: save after the step.
+        It takes some bytes for each partition of the cache. The batch that a loop is working on counts as yielded, so
+        save after the step.
         """
         epoch, step = self._done
         part = self._passes.record_part(epoch) if step else None
@@ -104,14 +106,16 @@ class Batches:
         }
 
     def restore(self, *states: Mapping[str, Any]) -> None:
-        """Let the next `for` go on where `state` was asked: the rest of its epoch has the rows that were not given.
+        """Make the next `for` resume at a saved state.
+
+        The rest of its epoch has the rows that were not yet yielded.
 
         Args:
-            states: Those of all workers at the same step, in any order. One's own is enough as long as each worker has
-                the partitions that it had.
+            states: The states of all workers at the same step, in any order. A worker's own state is enough as long as
+                each worker keeps its partitions.
 
         Raises:
-            ConfigError: They are of different steps, or of other data.
+            ConfigError: The states are of different steps, or of other data.
         """
         if len({(state["epoch"], state["step"]) for state in states}) != 1:
             raise ConfigError("the states to go on from are of different steps, or there are none")
@@ -139,7 +143,7 @@ class Batches:
         return record
 
     def _chunks(self) -> Generator[Columns, None, None]:
-        """Read all rows, in the order of this pass; without end where rows are to be taken from the beginning again."""
+        """Read all rows in the order of this pass, and start over if the plan fills up its last batches."""
         plan = self._plan
         again = plan is not None and (plan.policy is EqualSteps.REPEAT or len(plan.rows_by_worker) == 1)
         while True:
@@ -182,7 +186,10 @@ class Batches:
 
 
 def _as_of_all(own: NDArray[np.int64], rows_by_worker: Sequence[int], share: RowShard) -> NDArray[np.int64]:
-    """Take a worker's own part of a record for the whole, which is enough as long as it has the same partitions."""
+    """Return a worker's own part of a record for the whole.
+
+    That is enough as long as the worker has the same partitions; otherwise this raises.
+    """
     alone = np.array(own)
     chunks = alone[-len(rows_by_worker) - 1 : -1]
     is_own = chunks[share.worker] > 0
@@ -196,7 +203,7 @@ def _as_of_all(own: NDArray[np.int64], rows_by_worker: Sequence[int], share: Row
 
 
 class _Rows:
-    """Rows out of chunks, as many as are wanted at a time."""
+    """Takes any number of rows at a time from chunks."""
 
     def __init__(self, chunks: Iterator[Columns], leaves: Sequence[Leaf]) -> None:
         self._chunks = chunks
@@ -204,14 +211,14 @@ class _Rows:
         self._nothing = [_no_rows(leaf) for leaf in leaves]
 
     def take(self, num_rows: int) -> Columns:
-        """Take rows from the beginning: views where they lie in one chunk; fewer where there are no more."""
+        """Return the next rows, fewer at the end; they are views if they lie in one chunk."""
         parts = list(self._parts(num_rows))
         if len(parts) < 2:
             return parts[0] if parts else list(self._nothing)
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def skip(self, num_rows: int) -> None:
-        """Leave rows out."""
+        """Skip rows."""
         for _ in self._parts(num_rows):
             pass
 
@@ -274,24 +281,26 @@ def batches(
     keyfile: str | None = None,
     cert_password: str | None = None,
 ) -> Batches:
-    """Return a cache's rows, in a run this worker's, in batches of NumPy arrays. TensorFlow is not needed.
+    """Return a cache's rows, in a run this worker's, in batches of NumPy arrays; needs no TensorFlow.
 
-    As with `IgniteDataset`, the variable IGNITE_DATASET_ and an argument's name, from `part` on, wins over it.
+    As with `IgniteDataset`, the variable IGNITE_DATASET_ plus an argument's name overrides the arguments from `part`
+    on.
 
     Args:
         cache_name: Name of the cache.
-        batch_size: Rows of a batch; in a run of all workers together.
-        shuffle: Rows of a block. Partitions are read in random order, then rows permuted within blocks. 0 does not.
-        seed: Of the orders; without one a run has its own, that it keeps through restarts.
+        batch_size: Rows of a batch, in a run of all workers together.
+        shuffle: Rows of a block. Partitions are read in random order, then rows permuted within blocks. 0 turns both
+            off.
+        seed: Seed of the random orders. Without one a run chooses a seed and keeps it through restarts.
         fields: Dotted names of the value's fields to keep; None keeps all.
-        where: Only rows of which this condition of SQL is true, as in `IgniteDataset`; not in a run of several workers.
+        where: SQL condition that selects rows, as in `IgniteDataset`; not in a run of several workers.
         where_args: The values of each `?` in it.
-        fill: What a null becomes, by field name.
-        nulls: Which fields have a boolean beside them that tells where they are null, as in `IgniteDataset`.
-        as_text: Fields whose columns have text of each value, as there.
-        variable: Arrays of varying length where the sampled rows do not show it, by field name.
-        equal_steps: What becomes of the last batch of an epoch in a run: "pad", "drop" or "repeat".
-        assigned: False reads the whole cache also inside a run.
+        fill: The value that replaces a null, by field name.
+        nulls: Which fields get an extra boolean column that marks their nulls, as in `IgniteDataset`.
+        as_text: Fields to read as text, as in `IgniteDataset`.
+        variable: Fields with arrays of varying length, for which the sampled rows do not show it.
+        equal_steps: What happens in a run to the last batch of an epoch: "pad", "drop" or "repeat".
+        assigned: False reads the whole cache even inside a run.
         allow_partial: True reads what is left of a cache that has lost rows, or whose load has not ended.
         part: A partition, several, or ranges such as "0-127,200". Default: all.
         host: A node to ask first. Default: the configured cluster, else the embedded one, else localhost.
@@ -299,7 +308,7 @@ def batches(
         username: For a cluster with authentication.
         password: Its password.
         certfile: PEM file for TLS, as in `IgniteDataset`.
-        keyfile: PEM file of the key, when it is not in `certfile`.
+        keyfile: PEM file of the key, if the key is not in `certfile`.
         cert_password: Password of the key.
 
     Raises:

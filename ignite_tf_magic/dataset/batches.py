@@ -1,4 +1,4 @@
-"""Batches as elements of datasets: how many rows they have, parts of them, and one row for none."""
+"""Functions on batches as elements of datasets: row counts, parts, and empty batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def num_rows(element: Any) -> Any:
-    """Return the number of rows of a batch: that of its first part that has rows; 1 of a number alone."""
+    """Return the number of rows of a batch's first part that has rows; 1 for scalars only."""
     for part in tf.nest.flatten(element):
         if isinstance(part, tf.RaggedTensor):
             return part.nrows(tf.int32)
@@ -25,7 +25,7 @@ def num_rows(element: Any) -> Any:
 
 
 def or_one_row(element: Any, rows: Any) -> Any:
-    """Return a batch as it is, or in place of one without rows one with a row of zeros."""
+    """Return a batch unchanged, or, if it has no rows, a batch with one row of zeros."""
     known = tf.get_static_value(rows)
     if known is not None and known > 0:
         return element
@@ -38,7 +38,7 @@ def or_one_row(element: Any, rows: Any) -> Any:
             return tf.SparseTensor(part.indices, part.values, tf.concat([[size], part.dense_shape[1:]], 0))
         if not isinstance(part, tf.Tensor) or not part.shape.rank:
             return part
-        # Of sizes that nobody knows there is none in a batch without rows; a layer may need one, as LSTM a step.
+        # A batch without rows has size 0 in dimensions of unknown size, but a layer may need 1: LSTM needs a time step.
         shape = tf.concat([[1], tf.maximum(tf.shape(part)[1:], 1)], 0)
         filled = tf.cond(rows > 0, lambda: part, lambda: tf.zeros(shape, part.dtype))
         return tf.ensure_shape(filled, [None, *part.shape[1:]])
@@ -52,10 +52,10 @@ def _one_empty_row(ragged: Any) -> Any:
 
 
 def part_of(element: Any, worker: int, num_workers: int) -> Any:
-    """Return every n-th row of a batch, beginning with the worker's number; numbers beside rows as they are.
+    """Return every n-th row of a batch, starting at the worker's number; scalars stay unchanged.
 
     Raises:
-        ValueError: The parts have different numbers of rows, as in a batch of merged graphs. Where the numbers are not
+        ValueError: The parts have different numbers of rows, as in a batch of merged graphs. If these numbers are not
             known yet, reading the batch raises InvalidArgumentError.
     """
     element = _of_equal_rows(element)
@@ -69,7 +69,7 @@ def part_of(element: Any, worker: int, num_workers: int) -> Any:
 
 
 def _of_equal_rows(element: Any) -> Any:
-    """Return a batch as it is, once all of its parts with rows have been seen to have equally many."""
+    """Return a batch unchanged, after checking that all of its parts with rows have equally many."""
     flat = tf.nest.flatten(element)
     sizes = [num_rows(part) for part in flat if part.shape.rank != 0]
     known = {int(size) for size in map(tf.get_static_value, sizes) if size is not None}
@@ -102,7 +102,7 @@ def _sparse_part(sparse: Any, worker: int, num_workers: int) -> Any:
 
 
 def empty_like(spec: Any) -> Any:
-    """Return a batch without rows for an element spec; numbers beside rows are 0.
+    """Return a batch without rows for an element spec; scalars are 0.
 
     Raises:
         TypeError: A part has no known rank.
@@ -125,13 +125,13 @@ def empty_like(spec: Any) -> Any:
 
 
 def num_batches(data: Any) -> int | None:
-    """Tell how many batches a dataset has; None when nobody knows, when there is no end, and of what is no dataset."""
+    """Return the number of batches; None if unknown or infinite, or if `data` is not a dataset."""
     found = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 0
     return found if found > 0 else None
 
 
 def can_be_empty(spec: Any) -> bool:
-    """Whether a batch without rows can be made for an element spec."""
+    """Return whether a batch without rows can be made for an element spec."""
     try:
         empty_like(spec)
     except TypeError:
@@ -142,12 +142,12 @@ def can_be_empty(spec: Any) -> bool:
 def anew_each_pass(
     draw: Callable[[], Any], make: Callable[[Any], Any], *, num_drawn: int | None = None
 ) -> Any:
-    """Return a dataset that is made anew for each pass, from int64 that Python draws when the pass begins.
+    """Return a dataset that is rebuilt for each pass, from int64 numbers that Python draws.
 
     Args:
-        draw: Draws one number, or `num_drawn` as an array.
-        make: Makes the dataset of the tensor of what was drawn.
-        num_drawn: How many; None for one that is no array.
+        draw: Draws one number, or `num_drawn` as an array, when a pass starts.
+        make: Makes the dataset from the tensor of drawn numbers.
+        num_drawn: How many numbers; None for a scalar.
     """
     shape = [] if num_drawn is None else [num_drawn]
 

@@ -1,4 +1,4 @@
-"""Batches whose number tf.data cannot tell, and this process can: by asking the cluster how many rows there are."""
+"""Batches that report their number, which tf.data cannot know, by asking the cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ignite_tf_magic.dataset.tf_private import variant_of
 
 
 class CountedBatches(tf.data.Dataset):  # type: ignore[misc]
-    """Batches that know how many they are, also behind `map`, `prefetch` and `with_options`.
+    """Batches that report their number, even after `map`, `prefetch` and `with_options`.
 
-    A pass gives those that there are: where rows have come or gone since, their number is another.
+    A pass yields the batches that exist: if rows were added or removed since, their number differs.
 
     Args:
         batches: The batches.
-        count: Asks how many there are now; `tf.data.UNKNOWN_CARDINALITY` where nobody knows.
+        count: Asks for their current number; `tf.data.UNKNOWN_CARDINALITY` if it is unknown.
     """
 
     def __init__(self, batches: tf.data.Dataset, count: Callable[[], int]) -> None:
@@ -33,7 +33,7 @@ class CountedBatches(tf.data.Dataset):  # type: ignore[misc]
         return self._batches.element_spec
 
     def cardinality(self) -> tf.Tensor:
-        """Return how many batches there are now."""
+        """Return the current number of batches."""
         return tf.constant(self._count(), tf.int64)
 
     def map(self, *args: Any, **options: Any) -> CountedBatches:

@@ -1,8 +1,8 @@
-"""A plan of global batches: how many rows each worker brings to each step. Pure.
+"""Plans global batches: how many rows each worker brings to each step. Pure.
 
-A batch of B rows is one batch of the whole run. To each step every worker brings rows of its own, in proportion to how
-many it has, so that all come to their end in the same step. With R rows in all an epoch has R / B steps, as it has in
-one process, and each row is in it once, however unevenly the rows are spread.
+A batch of B rows is one batch of the whole run. Every worker brings some of its own rows to each step, in proportion to
+how many it has, so all workers run out in the same step. With R rows in all, an epoch has R / B steps, as in one
+process, and each row occurs once in it, however unevenly the rows are spread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ignite_tf_magic.errors import ConfigError
 
 
 class EqualSteps(str, Enum):
-    """What becomes of the last batch of an epoch, when the rows do not fill it.
+    """What happens to the last batch of an epoch if the rows do not fill it.
 
     PAD keeps it as it is: every row counts once. DROP leaves it out. REPEAT fills it up with rows from the beginning.
     """
@@ -29,10 +29,10 @@ class EqualSteps(str, Enum):
 
     @classmethod
     def parse(cls, text: str) -> EqualSteps:
-        """Read what `equal_steps` was given.
+        """Parse the argument `equal_steps`.
 
         Raises:
-            ConfigError: It is none of them.
+            ConfigError: The text is not one of the policies.
         """
         try:
             return cls(text)
@@ -46,7 +46,7 @@ class GlobalBatchPlan:
     """One epoch of global batches.
 
     Attributes:
-        rows_by_worker: Rows that each worker has.
+        rows_by_worker: The number of rows of each worker.
         batch_rows: Rows of a batch, of all workers together.
     """
 
@@ -67,8 +67,8 @@ class GlobalBatchPlan:
         return rows if self.policy is EqualSteps.PAD else self.num_steps * self.batch_rows
 
     def sizes(self, worker: int) -> np.ndarray:
-        """Return the rows that a worker brings to each step, as int64[num_steps]; a step may have none of it."""
-        if len(self.rows_by_worker) == 1:  # all at once: a step at a time takes microseconds each
+        """Return the rows that a worker brings to each step, as int64[num_steps]; they may be 0."""
+        if len(self.rows_by_worker) == 1:  # all at once, because each single step takes microseconds
             sizes = np.full(self.num_steps, self.batch_rows, np.int64)
             if self.policy is EqualSteps.PAD and len(sizes):
                 sizes[-1] += self.rows_by_worker[0] - sizes.sum()
@@ -89,7 +89,7 @@ class GlobalBatchPlan:
             yield counts
 
     def _filled(self, given: Sequence[int]) -> list[int]:
-        """Return the last batch, filled up by those who have rows, in proportion."""
+        """Return the last batch, filled up by the workers that have rows, in proportion."""
         rest = [rows - before for rows, before in zip(self.rows_by_worker, given, strict=True)]
         extra = [0] * len(rest)
         rows, missing = sum(self.rows_by_worker), self.batch_rows - sum(rest)
@@ -102,15 +102,16 @@ class GlobalBatchPlan:
 
 
 def _next_counts(rows_by_worker: Sequence[int], given: Sequence[int], end: int) -> list[int]:
-    """Tell how many rows each worker brings so that all together have brought `end`, each about its share of them.
+    """Return how many rows each worker brings to the next step.
 
-    Whole numbers only, so that every worker comes to the same result.
+    After that step all workers together have brought `end` rows, and each about its share of them. The computation uses
+    whole numbers only, so that every worker gets the same result.
     """
     rows = sum(rows_by_worker)
     whole = [own * end // rows for own in rows_by_worker]
     counts = [max(share - before, 0) for share, before in zip(whole, given, strict=True)]
     missing = end - sum(given) - sum(counts)
-    # Who is furthest behind its share comes first; who has been rounded up before is ahead of it.
+    # The worker furthest behind its share comes first; a worker that was rounded up before is ahead of its share.
     behind = [own * end - rows * before for own, before in zip(rows_by_worker, given, strict=True)]
     order = sorted(range(len(counts)), key=lambda worker: -(behind[worker] - rows * counts[worker]))
     while missing > 0:
@@ -128,12 +129,12 @@ def _next_counts(rows_by_worker: Sequence[int], given: Sequence[int], end: int) 
 
 @dataclass(frozen=True, slots=True)
 class UncountedShare:
-    """A worker's part of rows of which nobody knows how many there are.
+    """A worker's part of rows whose number is unknown.
 
     Attributes:
-        worker: Its number.
-        num_workers: How many share the rows.
-        is_endless: Whether they come without end.
+        worker: This worker's number.
+        num_workers: The number of workers that share the rows.
+        is_endless: Whether the rows never end.
     """
 
     worker: int = 0
@@ -141,10 +142,10 @@ class UncountedShare:
     is_endless: bool = False
 
     def batch_rows(self, of_all: int) -> int:
-        """Return how many rows of each batch are this worker's: one at least, or it could never bring its rows."""
+        """Return this worker's rows of each batch: at least one, or it could never bring its rows."""
         return max(of_all // self.num_workers + (self.worker < of_all % self.num_workers), 1)
 
 
 def uncounted(given: AssignedShard | None) -> UncountedShare:
-    """Return the share that a launcher has assigned, or all."""
+    """Return the share that a launcher has assigned, or a share of all rows."""
     return UncountedShare(given.worker, len(given.rows_by_worker)) if given else UncountedShare()

@@ -1,4 +1,4 @@
-"""Rows of a cache that is followed, as chunks of columns: those that are there, then those that come, without end."""
+"""Reads a followed cache as chunks of columns: first the existing rows, then endlessly new ones."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ignite_tf_magic.protocol.columns import ColumnChunk
 from ignite_tf_magic.protocol.page_series import PageSeries
 
 T = TypeVar("T")
-# How long a reading waits for rows before it gives a chunk without any: TensorFlow can end it only between chunks.
+# Seconds without rows after which a reading yields an empty chunk: TensorFlow can end it only between chunks.
 _PAUSE_S = 0.25
-# At the end of a process: until a reading was closed, until it is certain that nobody iterates, and until the function
-# that has closed it has returned.
+# Seconds at the end of a process: the limit for closing a reading, the time after which nobody is iterating for
+# certain, and the time for the function that closed it to return.
 _END_S, _IDLE_S, _RETURN_S = 10.0, 0.1, 0.1
 
 
 class FollowReader(Iterator[T]):
-    """One following of a source: rows for ever, and a chunk without rows whenever none have come for a while.
+    """Reads a followed cache: endless rows, with an empty chunk whenever none have come for a while.
 
-    `close` it from the thread that iterates. Raises what `Follow.pages` raises.
+    The thread that iterates must call `close`. Raises what `Follow.pages` raises.
 
     Args:
-        source: What is read.
-        after: Leave out what is there with keys up to this one; see `follow`.
-        partitions: Whose rows; None for all.
-        make: Makes of a chunk what is given.
+        source: What to read.
+        after: Leave out existing rows with keys up to this one; see `follow`.
+        partitions: The partitions to follow; None for all.
+        make: Turns a chunk into the item to yield.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class FollowReader(Iterator[T]):
             self._is_asked = False
 
     def close(self) -> None:
-        """End it. The connections stay open for a while, for the next reading."""
+        """Stop following. The connections stay open for a while, for the next reading."""
         self._follow.close()
         self._pages.close()
         self._source.clients.give_back(self._client)
         self._is_closed.set()
 
     def end(self) -> None:
-        """Have it end from another thread, and wait until it was closed by the one that iterates, if there is one."""
+        """End the reading from another thread, and wait until the iterating thread, if any, has closed it."""
         self._follow.close()
         deadline, is_idle = time.monotonic() + _END_S, False
         while not self._is_closed.wait(_IDLE_S) and not is_idle and time.monotonic() < deadline:
@@ -89,7 +89,10 @@ _under_way: WeakSet[FollowReader[Any]] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """End what is followed: a process that ends waits for TensorFlow's threads, and those that read ahead for rows."""
+    """End all followed readings when the process ends.
+
+    An ending process waits for TensorFlow's threads, and those that read ahead wait for rows.
+    """
     readers = list(_under_way)
     for reader in readers:
         reader.end()

@@ -1,4 +1,4 @@
-"""Pages of rows that this process's Python reads, as tf.data has them."""
+"""Makes tf.data pages of rows that this process's Python reads."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from ignite_tf_magic.dataset.structure import no_pages, page_spec, with_ragged
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 from ignite_tf_magic.protocol.layout import RowLayout
 
-_OF_ROWS = 1  # the random numbers that permute them are others than those that order partitions
+_OF_ROWS = 1  # separates the seeds for permuting rows from those for ordering partitions
 
 
 def generated(
     source: Source, spec: Any, order: ShuffleOrder | None, passes: EpochTracker | None, *, is_meant: bool
 ) -> Pages:
-    """Return pages that a generator of this process reads; `is_meant` where it was asked for by name."""
+    """Return pages that a generator of this process reads.
+
+    It warns if this process reads for other servers, unless `is_meant`: the user requested it explicitly.
+    """
     passes = passes or EpochTracker()
     seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle) if order else None
     layout = source.layout
@@ -52,17 +55,17 @@ def generated(
 
 
 def finished(pages: Pages, spec: Any, *, is_share: bool) -> Pages:
-    """Return pages as a dataset takes them: with ragged tensors, and tf.data's options."""
+    """Return pages in a dataset's final form: with ragged tensors and tf.data options."""
     return with_ragged(pages, spec).with_options(_options(is_share=is_share))
 
 
 def _options(*, is_share: bool) -> tf.data.Options:
     options = tf.data.Options()
-    # TensorFlow's autotuner is awaited when an iterator ends: measured, 15 times of 16, for up to the time the
-    # pass took. Without it AUTOTUNE still means parallel. `with_options` can turn it on again.
+    # The end of an iterator waits for TensorFlow's autotuner: measured, 15 times of 16, for up to the time the pass
+    # took. Without it AUTOTUNE still means parallel. `with_options` can turn it on again.
     options.autotune.enabled = False
     if is_share:
-        # Sharding again what is a share already would lose rows: measured, half of them with two workers.
+        # Sharding a shard again would lose rows: measured, half of them with two workers.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
 

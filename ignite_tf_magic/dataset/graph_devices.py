@@ -1,8 +1,8 @@
-"""Iterators of tf.compat.v1 graphs: the rows of Ignite are read on the device that asks for them, or not at all.
+"""Makes iterators of tf.compat.v1 graphs read Ignite's rows on the requested device, or raise.
 
-tf.data puts an iterator where its dataset was made, whatever `tf.device` says: measured with both kinds of iterators,
-all tasks of an in-graph program then read the rows of the task that runs the session. So a dataset is made again on the
-device of its iterator; one of which only tf.data knows how it was made is refused.
+tf.data puts an iterator where its dataset was made and ignores the iterator's `tf.device`. Measured with both kinds of
+iterators: all tasks of an in-graph program then read the rows of the task that runs the session. This module therefore
+makes a dataset again on the device of its iterator; if only tf.data knows how the dataset was made, it raises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHECKED = "_ignite_checked"
 
 
 def mark(records: Any) -> None:
-    """Remember of a dataset in a graph that it reads rows, and look at iterators from now on."""
+    """Mark a dataset in a graph as a reader of rows, and check iterators from now on."""
     mark_operation(variant_of(records).op, _MARK)
     for name in ITERATOR_MAKERS:
         method = getattr(tf.compat.v1.data.Dataset, name)
@@ -46,25 +46,23 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def moves(dataset: Any) -> bool:
-    """Whether an iterator made here would read rows in another task than the one that it is asked for on."""
+    """Return whether an iterator made here would read rows in another task than the requested one."""
     if tf.executing_eagerly():
         return False
     asked = _task_of(device_asked_for())
     made = {_task_of(operation.device) for operation in _readers(dataset)}
     if asked is None or made <= {asked}:
         return False
-    return (
-        made != {None} or asked != own_task()
-    )  # without a device it is the session's task: one's own, most often
+    return made != {None} or asked != own_task()  # no device means the session's task, usually this process
 
 
 def device_asked_for() -> str:
-    """Return the device that operations made here are put on; empty where none is asked for."""
+    """Return the device that operations made here are put on; empty if none is requested."""
     return str(tf.no_op().device)
 
 
 def own_task() -> tuple[str, int] | None:
-    """Return job and number of this process, as TF_CONFIG says."""
+    """Return job and number of this process from TF_CONFIG; None without them."""
     try:
         own = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
         return str(own["type"]), int(own["index"])
@@ -73,7 +71,7 @@ def own_task() -> tuple[str, int] | None:
 
 
 def is_for_another_task() -> bool:
-    """Whether operations made here are put on a task of a cluster that is not this process."""
+    """Return whether operations made here are put on a cluster task other than this process."""
     asked = None if tf.executing_eagerly() else _task_of(device_asked_for())
     return asked is not None and asked != own_task()
 

@@ -1,4 +1,4 @@
-"""`IgniteDataset`, with the signature that users of tensorflow-io know."""
+"""Defines `IgniteDataset`, with the signature that users of tensorflow-io know."""
 
 from __future__ import annotations
 
@@ -47,38 +47,43 @@ def _dataset_of(kind: type[IgniteDataset], given: Mapping[str, Any]) -> IgniteDa
 class IgniteDataset(PagedDataset):
     """Rows of an Ignite cache: {"key": ..., "val": ...}, objects as dicts of their fields.
 
-    All owners are read in parallel, each for its own primary partitions, when the dataset is iterated.
-    Connections stay open for 10 s after a pass, for the next one. Rows come in an order that depends only
-    on the data and the owners. See `PagedDataset` for what makes `batch`, `map` and `shuffle` fast.
+    Iterating reads all owners in parallel, each for its own primary partitions. Connections stay open for 10 s after a
+    pass, for the next one. The order of the rows depends only on the data and the owners. See `PagedDataset` for what
+    makes `batch`, `map` and `shuffle` fast.
 
-    tf.data's autotuner is off, since it makes the end of a pass wait; what is AUTOTUNE still runs in
-    parallel, and `with_options` turns the autotuner on again.
+    The dataset turns tf.data's autotuner off, because the autotuner delays the end of a pass. Transformations with
+    AUTOTUNE still run in parallel, and `with_options` turns the autotuner on again.
 
-    Types: byte int8, short int16, int int32, long int64, float float32, double and decimal float64, char uint16,
-    boolean bool; String, UUID and byte[] of varying length are strings; byte[] of one length is uint8[n]; other
-    primitive arrays are tensors when all have one length, else ragged; SQL's date and time are int64 milliseconds;
-    a timestamp and a java.util.Date are instants, int64 nanoseconds since 1970, and may share a column; enum int32
-    ordinal. String[] and the like, and collections of one of these types, are ragged; a map is two columns,
-    NAME_keys and NAME_values, or keys and values where it is the value itself; a list of objects has a column for
-    each of their fields, NAME_FIELD. A list that is the value itself and holds nulls is two columns, items and
-    null_items. Objects of several types have the fields of all, each null where an object's own type lacks it. A
-    field that has no such form is left out with a warning; one that `fields` names is an error.
-    Null is NaN for reals and the empty string for strings; others are 0 where they are null, and a boolean beside them
-    tells (`nulls`), unless `fill` says what. A null in a field where the sampled rows have none is an error.
+    Scalar types: byte int8, short int16, int int32, long int64, float float32, double and decimal float64, char uint16,
+    boolean bool, enum int32 (its ordinal). SQL's date and time are int64 milliseconds. A timestamp and a java.util.Date
+    are instants, int64 nanoseconds since 1970, and may share a column.
+    Strings and arrays: String, UUID and byte[] of varying length are strings; byte[] of one length is uint8[n]. Other
+    primitive arrays are tensors if all have one length, else ragged.
+    Collections: String[] and other such arrays, and collections of one of these types, are ragged. A map becomes two
+    columns: NAME_keys and NAME_values, or keys and values if the map is the value itself. A list of objects has a
+    column for each of their fields, NAME_FIELD. A list that is the value itself and holds nulls becomes two columns,
+    items and null_items.
+    Objects of several types have the fields of all types; a field is null in rows whose own type lacks it. A field of
+    any other type is left out with a warning; if `fields` names it, it is an error.
+    Null is NaN in float columns and the empty string in string columns. In other columns a null is 0, and an extra
+    boolean column marks the nulls (`nulls`), unless `fill` names a value. A null in a field that has none in the
+    sampled rows is an error.
 
-    Every argument up to `cert_password` is overridden by the environment variable IGNITE_DATASET_ and
-    its name; so a script runs unchanged on each worker, which reads the part that its launcher assigned.
+    For every argument up to `cert_password`, the environment variable IGNITE_DATASET_ plus the argument's name
+    overrides the argument. A script therefore runs unchanged on each worker and reads the part that the worker's
+    launcher assigned.
 
-    In a process that has other TensorFlow servers do work (`ParameterServerStrategy`,
-    `tf.config.experimental_connect_to_cluster`), and in a graph for a `tf.compat.v1` session, the rows are
-    read by the process that the dataset lives in: as anywhere in TensorFlow that of the `tf.device` in which
-    the dataset is made, or that of the worker that runs the function making it. In a graph, a dataset made before
-    the `tf.device` of its iterator is read there all the same, and what `batch` or tf.data has made of it is refused.
-    This process can read such a dataset; another one must have called `ignite_tf_magic.register()`, as workers of a
-    run have. The process that reads takes what its own environment assigns to it, with its own credentials: passwords
-    and certificates given here are for this process alone, and an error where another is known to read. Cache, fields
-    and options are those given here, and this process looks at some rows to learn their types.
-    `equal_steps` is without effect there: only a worker knows its share.
+    In two cases another process may read the rows: this process sends work to other TensorFlow servers
+    (`ParameterServerStrategy`, `tf.config.experimental_connect_to_cluster`), or it builds a graph for a `tf.compat.v1`
+    session. The process that the dataset lives in then reads the rows. As everywhere in TensorFlow, that is the process
+    of the `tf.device` in which the dataset is made, or the worker that runs the function making it. In a graph, a
+    dataset made outside the `tf.device` of its iterator is still read on the iterator's device; if `batch` or tf.data
+    has transformed that dataset, the iterator is an error.
+    This process can read such a dataset. Any other process must have called `ignite_tf_magic.register()`; workers of a
+    run have done so. The reading process reads what its own environment assigns to it, with its own credentials.
+    Passwords and certificates passed here serve this process alone; they are an error if another process is known to
+    read. Cache, fields and options are those passed here. This process samples some rows to learn their types.
+    `equal_steps` has no effect in these cases, because only a worker knows its share.
 
     Args:
         cache_name: Name of the cache, or of its SQL table.
@@ -86,53 +91,54 @@ class IgniteDataset(PagedDataset):
         port: Its client port, 10800 by default.
         local: Read only partitions whose primary copy is on that node.
         part: A partition, several, or ranges such as "0-127,200". Default: all.
-        page_size: Upper limit for the rows of a page. Bytes are bounded in any case (`client.page_sizes`).
+        page_size: Upper limit for the rows of a scan page. `client.page_sizes` limits the bytes in any case.
         username: For a cluster with authentication.
         password: Its password.
-        certfile: PEM file for TLS: certificate, and key and authorities if they are in it too.
-        keyfile: PEM file of the key, when it is not in `certfile`.
+        certfile: PEM file for TLS with the certificate; it may also contain the key and the authorities.
+        keyfile: PEM file of the key, if the key is not in `certfile`.
         cert_password: Password of the key.
-        schema_host: A node that this process asks for the types of the rows, if the dataset's operations read them
+        schema_host: A node that this process asks for the types of the rows, if the dataset's operations read the rows
             later, perhaps in another process. Default: `host`.
         schema_port: Its client port. Default: `port`.
         fields: Names of the value's fields to keep, as rows spell them ("owner.name") or as their SQL columns are
-            called; None keeps all. A name that fits two fields is an error. Where fields are a small part of a row, and
-            columns of the cache's table, the nodes send nothing else.
-        where: Only rows of which this is true: a condition of SQL over the columns of the cache's table, with `?` for
-            values, as `"LABEL < ?"`. The nodes look for them, by indexes where there are such, and send no others. Of
-            rows that are not of the table's types none is true. Nobody knows how many there are, so that in a run the
-            workers agree before each step whether anyone has rows.
+            called; None keeps all. A name that fits two fields is an error. If the fields are a small part of a row,
+            and columns of the cache's table, the nodes send nothing else.
+        where: An SQL condition over the columns of the cache's table, with `?` for values, such as `"LABEL < ?"`. Only
+            rows that satisfy it are read. The nodes evaluate it, using indexes if there are any, and send no other
+            rows. Rows that are not of the table's types never satisfy it. The number of matching rows is unknown, so
+            the workers of a run agree before each step whether any of them has rows.
         where_args: The values.
-        fill: What a null becomes, by field name.
-        nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null; they are 0 there
-            where nothing else is said. None: those that have no null of their own (integers, booleans, dates, enums),
-            where a null was among the sampled rows. "mask": all of those. Names: these fields, of any type but
-            objects. "error": none.
-        variable: Arrays of varying length where the sampled rows do not show it, by field name.
-        as_text: Fields whose columns have text of each value: decimals with all digits, enums by their names, times of
-            the years 1 to 9999 in ISO 8601 (a date's day, a timestamp with nanoseconds in UTC), numbers, truths.
-        equal_steps: What `batch` makes of the last batch of an epoch in a run, when the rows do not fill it: "pad"
-            (default: it stays smaller, every row is there once), "drop" leaves it out, "repeat" fills it up.
-        assigned: False reads the whole cache also inside a run.
+        fill: The value that replaces a null, by field name.
+        nulls: Which fields get an extra boolean column NAME_is_null that marks their nulls. The field itself is 0 in
+            those rows, unless `fill` names another value. None: the fields whose type has no null value (integers,
+            booleans, dates, enums), if the sampled rows contain a null in them. "mask": all fields of such types.
+            Names: these fields, of any type except objects. "error": no field.
+        variable: Fields with arrays of varying length, for which the sampled rows do not show it.
+        as_text: Fields to read as text: decimals with all digits, enums by their names, times of the years 1 to 9999 in
+            ISO 8601 (a date's day, a timestamp with nanoseconds in UTC), numbers, booleans.
+        equal_steps: What `batch` does in a run with an epoch's last batch if the rows do not fill it. "pad" (default)
+            keeps the smaller batch, so every row occurs once; "drop" leaves it out; "repeat" fills it up.
+        assigned: False reads the whole cache even inside a run.
         allow_partial: True reads what is left of a cache that has lost rows with a node, or whose load has not ended.
-            So does the environment variable IGNITE_DATASET_ALLOW_PARTIAL, in runs started with `--allow-partial`.
+            The environment variable IGNITE_DATASET_ALLOW_PARTIAL, set in runs started with `--allow-partial`, does the
+            same.
         element_spec: Structure of a row, needed only for a cache that may be empty.
-        follow: Yield the rows that are there and then those that are put, as they are put, without end: `take`, or
-            `steps_per_epoch` of Keras, end it. Each row comes at least once, also when nodes are lost of whose
-            partitions there are copies; in no order; the newest value of one that is put again comes last. Each
-            iteration begins anew. In a run, workers follow their own partitions, and a batch waits until each of them
-            has its part of it. See `follow` in docs/data.md.
-        after: With `follow`: leave out the rows that are there whose keys, whole numbers, are not larger.
-        read_by: "worker" or "caller" (this process) where the choice described above is wrong.
+        follow: Yield the existing rows and then, endlessly, rows as they are put; `take`, or `steps_per_epoch` of
+            Keras, ends it. Each row comes at least once, even if nodes are lost, as long as their partitions have
+            copies. Rows come in no particular order, but the newest value of a row that is put again comes last. Each
+            iteration starts from the beginning. In a run, workers follow their own partitions, and a batch waits until
+            every worker has its part of it. See `follow` in docs/data.md.
+        after: With `follow`: leave out existing rows whose keys, which must be whole numbers, are not larger.
+        read_by: "worker" or "caller" (this process), if the choice described above is wrong.
 
     Raises:
-        CacheNotFound: No such cache; the error lists the near names.
+        CacheNotFound: No such cache; the error lists similar names.
         CacheNameError: Several caches have SQL tables of that name.
-        RowsLost, LoadIncomplete: The cache holds fewer rows than it had, or was to have. Where that may be intended it
-            is a warning.
-        EmptyCache: The cache is empty and `element_spec` was not given.
+        RowsLost, LoadIncomplete: The cache holds fewer rows than it had, or than were to be loaded. If that may be
+            intended, it is a warning.
+        EmptyCache: The cache is empty and `element_spec` was not passed.
         SchemaError: The rows have no common layout.
-        ConnectionFailed, AuthenticationError: No way to the cluster; the message says what was tried.
+        ConnectionFailed, AuthenticationError: The cluster cannot be reached; the message lists what was tried.
         ConfigError: An argument or variable is unusable.
     """
 
@@ -170,7 +176,7 @@ class IgniteDataset(PagedDataset):
         given = {
             name: value for name, value in locals().items() if name not in ("self", "__class__", *_SECRETS)
         }
-        object.__setattr__(self, "_given", given)  # past what TensorFlow does with attributes
+        object.__setattr__(self, "_given", given)  # bypasses TensorFlow's attribute tracking
         policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
         is_read_here = reader is ReadBy.CALLER
         options = read_options(
@@ -256,7 +262,7 @@ class IgniteDataset(PagedDataset):
         super().__init__(recipe)
 
     def __reduce__(self) -> Any:
-        """Travel as its arguments, without credentials: a worker has its own, and its own rows."""
+        """Pickle the arguments without credentials: each worker has its own credentials and rows."""
         return _dataset_of, (type(self), self._given)
 
     @classmethod
@@ -278,12 +284,12 @@ class IgniteDataset(PagedDataset):
         assigned: bool = True,
         allow_partial: bool = False,
     ) -> PagedDataset:
-        """Return the rows that a SELECT makes of those of one table: by the names that `SqlClient.query` gives them.
+        """Return the rows that a SELECT yields from one table, named as `SqlClient.query` names them.
 
-        Columns may be expressions; rows come from the nodes in pages, in no order that is promised, and each pass asks
-        anew. In a run each worker has the rows of its own partitions, if the table's is the cache that the run was
-        started for; nobody has counted them, as with `where`. What is made of all rows is refused: joins, groups,
-        DISTINCT, LIMIT, aggregates, a SELECT within; so are two columns of one name.
+        Columns may be expressions. The nodes send the rows in pages, in no guaranteed order, and each pass runs the
+        query again. In a run each worker has the rows of its own partitions, if the table belongs to the cache that the
+        run was started for; as with `where`, their number is unknown. Statements that combine rows are an error: joins,
+        groups, DISTINCT, LIMIT, aggregates, a nested SELECT. So are two columns of one name.
 
         Args:
             statement: One SELECT, with a `?` for each of `args`.
@@ -295,16 +301,16 @@ class IgniteDataset(PagedDataset):
             certfile: As there.
             keyfile: As there.
             cert_password: As there.
-            fill: What a null becomes, by column.
-            nulls: Which columns have a boolean beside them that tells where they are null.
+            fill: The value that replaces a null, by column.
+            nulls: Which columns get an extra boolean column that marks their nulls.
             variable: Columns of arrays of varying length.
             assigned: False gives each worker of a run all rows.
             allow_partial: As there.
 
         Raises:
-            ConfigError: It is no such SELECT.
-            QueryError: The cluster refuses it, or an argument.
-            EmptyCache: It gives no row now, so that nothing tells what its rows look like.
+            ConfigError: The statement is not such a SELECT.
+            QueryError: The cluster rejects the statement or an argument.
+            EmptyCache: The statement yields no row now, so the layout of its rows is unknown.
             SchemaError: A column has no tensor form, or the first rows differ in type.
             RowsLost, LoadIncomplete, ConnectionFailed, AuthenticationError: As `IgniteDataset`.
         """
@@ -328,13 +334,16 @@ class IgniteDataset(PagedDataset):
             variable=variable,
             **given,
         )
-        if options.cache != cache:  # IGNITE_DATASET_CACHE_NAME is about datasets that name a cache
+        if options.cache != cache:  # IGNITE_DATASET_CACHE_NAME is for datasets that name a cache
             options = replace(options, cache=cache, partitions=None, assignment=None)
         return rows_of(options, statement, args, assigned=assigned)
 
 
 def _kept(options: ReadOptions, given: Given) -> str | None:
-    """Keep passwords and certificates for readers of this process; None where the environment has said others."""
+    """Keep passwords and certificates for readers in this process, and return their token.
+
+    Returns None if the environment overrides all of them.
+    """
     found, tls = options.connect, options.connect.tls
     used = {found.username, found.password, *((tls.certfile, tls.keyfile, tls.key_password) if tls else ())}
     return keep(given) if used & set(filter(None, given)) else None
@@ -372,7 +381,7 @@ def _check_following(follow: bool, after: int | None, reader: ReadBy, options: R
 def _followed(
     source: Source, spec: Any, options: ReadOptions, after: int | None, *, is_meant: bool
 ) -> Recipe:
-    """Return the recipe of rows that come without end."""
+    """Return the recipe of an endless stream of rows."""
     layout = source.layout
     if layout is None:
         raise EmptyCache(
@@ -406,10 +415,11 @@ def _followed(
 
 
 def _count(source: Source, options: ReadOptions) -> Callable[[], int | None] | None:
-    """Return what asks how many rows there are, where the cluster knows it of those that are read.
+    """Return a function that asks for the number of rows; None if the cluster cannot know it.
 
-    Not in a run: its workers ask at different times, and must make as many steps as the others. Not where a reading
-    may find fewer rows than there are, as of SQL: only at its end it sees that, and nobody comes to that who counts.
+    The number is unknown in a run: workers ask at different times but must make equally many steps. It is also unknown
+    if a pass may find fewer rows than the cache has, as with SQL. Only the end of the pass shows that, and a caller
+    that stops at the counted number of batches never reaches the end.
     """
     is_known = source.layout is not None and set(source.partitions) == set(source.baseline.owners)
     is_exact = source.picked is None and not options.allow_partial

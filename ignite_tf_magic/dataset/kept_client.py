@@ -1,6 +1,7 @@
-"""A connected client kept for the next pass: connecting to three nodes takes longer than reading 5,000 rows.
+"""Keeps a connected client open for the next pass.
 
-TensorFlow never lets go of the Python functions of a dataset, so what a source keeps must go by time.
+Connecting to three nodes takes longer than reading 5,000 rows. TensorFlow never releases the Python functions of a
+dataset, so a source can release what it keeps only after a time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ IDLE_S = 10.0
 
 
 class KeptClient:
-    """Gives a client to one pass at a time, and keeps it open for a while after. Thread-safe.
+    """Lends a client to one pass at a time, and keeps it open for a while afterwards. Thread-safe.
 
     Args:
         options: How to reach the cluster.
-        idle_s: How long a client stays open that nobody takes. Short, for an open connection keeps the
-            embedded cluster from ending.
+        idle_s: Seconds for which an unused client stays open. Short, because an open connection keeps the embedded
+            cluster from ending.
         on_idle: Called when that time is over.
     """
 
@@ -37,10 +38,11 @@ class KeptClient:
         self._timer: threading.Timer | None = None
 
     def take(self) -> Client:
-        """Return a client that knows the nodes of now; give it back or close it.
+        """Return a client that knows the current nodes; the caller must give it back or close it.
 
         Raises:
             ConnectionFailed: No node answers.
+
         """
         client = self._withdraw()
         if client is None:
@@ -53,7 +55,7 @@ class KeptClient:
         return client
 
     def give_back(self, client: Client) -> None:
-        """Keep a client that is not in use any more; close it if there is one already."""
+        """Keep a client that is no longer in use; close it if another one is kept already."""
         with self._lock:
             surplus = self._client is not None
             if not surplus:
@@ -74,7 +76,7 @@ class KeptClient:
         with self._lock:
             client, self._client = self._client, None
             if self._process != os.getpid():
-                client = None  # after a fork it is the parent's
+                client = None  # after a fork it belongs to the parent
             if self._timer:
                 self._timer.cancel()
                 self._timer = None

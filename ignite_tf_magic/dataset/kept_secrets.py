@@ -1,6 +1,6 @@
-"""Passwords and certificates given to a dataset, for readers of the same process: names of record files carry none.
+"""Keeps passwords and certificates passed to a dataset out of the names of its record files.
 
-Such a name has a token instead, which means something in the process that made it, and nothing anywhere else.
+Such a name carries a token instead, which only the process that made it can resolve.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Given(NamedTuple):
-    """As the arguments of `IgniteDataset`."""
+    """The secrets, as the arguments of `IgniteDataset`."""
 
     username: str | None = None
     password: str | None = None
@@ -25,7 +25,10 @@ _lock = threading.Lock()
 
 
 def keep(given: Given) -> str:
-    """Keep them as long as the process lives, as graphs do; gives their token, the same for the same ones."""
+    """Keep secrets until the process ends, and return their token.
+
+    Graphs last as long. Equal secrets get the same token.
+    """
     with _lock:
         for token, known in _kept.items():
             if known == given:
@@ -36,5 +39,5 @@ def keep(given: Given) -> str:
 
 
 def find(token: str | None) -> Given | None:
-    """Return what was kept; None in another process than that which kept it."""
+    """Return the secrets of a token; None in any process but the one that kept them."""
     return _kept.get(token) if token else None

@@ -1,4 +1,4 @@
-"""The datasets of ours that a tf.data dataset was made of."""
+"""Finds the datasets of this package that a tf.data dataset was made from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
     """Find the sources that a tf.data dataset reads anew in each pass.
 
     Returns:
-        For each whether the n-th batch of the dataset is made of the n-th batch of the source.
+        For each source, whether the n-th batch of the dataset is made from the n-th batch of the source.
     """
     found: dict[EpochTracker, bool] = {}
     waiting, seen = [(dataset, dataset.options().deterministic is not False)], set()
     while waiting:
         one, is_aligned = waiting.pop()
         kind = type(one).__name__
-        if id(one) in seen or kind == "CacheDataset":  # what was kept is of the first pass
+        if id(one) in seen or kind == "CacheDataset":  # a cached dataset repeats its first pass
             continue
         seen.add(id(one))
         passes = getattr(one, "passes", None)
@@ -33,12 +33,12 @@ def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
 
 
 def has_rows_of_a_share(dataset: Any) -> bool:
-    """Whether tf.data itself has put a worker's rows of an IgniteDataset together, which deals no batches then."""
+    """Return whether tf.data itself batched a worker's rows, without the global batch plan."""
     return any(getattr(one, "is_shared", False) for one in _made_of(dataset, _deals_batches))
 
 
 def is_read_where_it_lives(dataset: Any) -> bool:
-    """Whether a tf.data dataset reads rows of Ignite by operations alone: those assigned to the process it lives in."""
+    """Return whether a dataset reads Ignite by stock operations, in whatever process it lives."""
     return any(getattr(one, "reads_ignite", False) for one in _made_of(dataset))
 
 
@@ -47,7 +47,7 @@ def _deals_batches(dataset: Any) -> bool:
 
 
 def _made_of(dataset: Any, is_left_out: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
-    """Walk through a dataset and all that it is made of, but for what is left out and what that is made of."""
+    """Yield a dataset and all its inputs, without those that `is_left_out` and their inputs."""
     waiting, seen = [dataset], set()
     while waiting:
         one = waiting.pop()

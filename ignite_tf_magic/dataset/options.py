@@ -1,7 +1,7 @@
 """Options of a dataset: the constructor's arguments, overridden by IGNITE_DATASET_* variables.
 
-The variables win over the arguments, as they did in tensorflow-io: one script then runs on every worker,
-and each worker's environment says which part it reads.
+The variables override the arguments, as they did in tensorflow-io. One script therefore runs on every worker, and each
+worker's environment names the part that it reads.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class AssignedShard:
-    """A worker's share of a cache, as its launcher decided it.
+    """A worker's shard of a cache, as its launcher assigned it.
 
     Attributes:
         worker: This worker's number.
-        rows_by_worker: Rows of every worker's share.
-        to_count: What it takes to count them, where the launcher has not: they are then what it reckoned with.
+        rows_by_worker: Rows of every worker's shard.
+        to_count: How to count the rows, if the launcher has not. `rows_by_worker` then holds the launcher's estimates.
     """
 
     worker: int
@@ -68,19 +68,19 @@ class AssignedShard:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything a reading needs.
+    """Everything that a reading needs.
 
     Attributes:
         partitions: The partitions to read, None for all.
         local: Read only partitions whose primary copy is on the node of the first endpoint.
-        page_rows: Upper limit for the rows of a page.
-        assignment: Set when a launcher assigned the partitions.
+        page_rows: Upper limit for the rows of a scan page.
+        assignment: Set if a launcher assigned the partitions.
         is_in_run: Whether a launcher has assigned partitions of any cache.
         allow_partial: Read what is left of a cache that has lost rows.
         is_growing: Whether rows may still be loaded into it.
-        as_text: Fields that are text.
-        where: A condition of SQL over the columns of the cache's table, and
-        where_args: the values of each `?` in it.
+        as_text: Fields to read as text.
+        where: An SQL condition over the columns of the cache's table.
+        where_args: The values of each `?` in it.
     """
 
     cache: str
@@ -102,10 +102,10 @@ class ReadOptions:
 
 
 def parse_nulls(nulls: str | Iterable[str] | None) -> Nulls:
-    """Read which fields have a boolean beside them that tells where they are null; see `LayoutFinder`.
+    """Parse which fields get an extra boolean column that marks their nulls; see `LayoutFinder`.
 
     Raises:
-        ConfigError: Neither a choice that there is, nor names of fields.
+        ConfigError: The value is neither a known choice nor a list of field names.
     """
     if nulls is None or nulls in ("mask", "error"):
         return cast(Nulls, nulls)
@@ -148,13 +148,13 @@ def read_options(
 ) -> ReadOptions:
     """Merge a constructor's arguments with the environment.
 
-    A cache that is not the assigned one may be that one by the name of its SQL table: the cluster is asked.
+    If `cache` is not the assigned cache, it may be the name of that cache's SQL table: the cluster is asked.
 
     Raises:
         ConfigError: A value is unusable; the message names the variable or the argument.
         CacheNotFound: No such cache.
         CacheNameError: Several caches have SQL tables of that name.
-        ConnectionFailed, AuthenticationError: No way to the cluster that was to be asked.
+        ConnectionFailed, AuthenticationError: The cluster to ask cannot be reached.
     """
     found = environment("IGNITE_DATASET_", _VARIABLES, os.environ if env is None else env)
     secrets = read_credentials(Path(found["credentials_file"])) if "credentials_file" in found else {}

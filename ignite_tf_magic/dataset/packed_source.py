@@ -1,4 +1,4 @@
-"""A cache of packed rows as it is before it is read: what its entries and their rows look like."""
+"""Inspects a cache of packed rows before it is read: the layouts of its entries and of their rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ignite_tf_magic.protocol.page_series import PageSeries
 
 
 def check_packed(options: ReadOptions) -> None:
-    """Refuse what is said of rows when they are packed, or cannot be said of those that are.
+    """Raise if options are set that packed rows do not support.
 
     Raises:
-        ConfigError: It was asked for.
+        ConfigError: Such an option is set.
     """
     given = {
         "where": options.where is not None,
@@ -45,20 +45,21 @@ def find_packed(
     baseline: Baseline,
     sizes: PageSizes,
 ) -> tuple[RowLayout | None, int, RowLayout | None]:
-    """Look at the first entry that there is.
+    """Sample the first entry.
 
     Args:
-        fields: Of the rows, that are wanted; None are all.
-        cache: It.
+        fields: The fields of the rows to read; None for all.
+        cache: The cache.
         partitions: Where to look first.
-        baseline: Who has its partitions.
-        sizes: Learns of the entries.
+        baseline: The owners of its partitions.
+        sizes: Learns the sizes of the entries.
 
     Returns:
-        What its rows look like, their mean size, and what entries look like; None for these where there is none.
+        The layout of the rows, their mean size, and the layout of the entries; the layouts are None if there is no
+        entry.
 
     Raises:
-        SchemaError: The entry cannot be read, or there is no such field.
+        SchemaError: The entry cannot be read, or a field does not exist.
         ConfigError: This Python has no pyarrow.
     """
     finder = LayoutFinder(cache.client.types.find, variable=[PACKED_ROWS])

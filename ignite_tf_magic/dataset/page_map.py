@@ -1,9 +1,9 @@
-"""A function of one row, applied to pages: vectorised, and row by row where a row of a page makes it fail.
+"""Applies a function of one row to pages: vectorized, and row by row if a row makes it fail.
 
-A page that fails as a whole would take its good rows with it. It is therefore done again row by row: its rows
-come out in pages of one, and the one that fails raises its own error, as in tf.data's own `map`; whatever follows,
-`ignore_errors` too, then sees what it would see there. This costs each page half a millisecond, so functions that
-cannot fail, which are most, go without.
+A page that fails as a whole would lose its good rows. It is therefore processed again row by row. Its rows come out in
+pages of one, and the row that fails raises its own error, as in tf.data's own `map`; later steps such as
+`ignore_errors` then see what they would see there. This costs half a millisecond per page, so functions that cannot
+fail, which are most, skip it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SAFE = frozenset(
         *("TruncatedNormal", "ZerosLike"),
     }
 )
-# Those that do if their shapes are known when the function is traced, and what else directs them is constant.
+# The same if their shapes are known when the function is traced, and their other inputs are constant.
 _SAFE_WHERE_STATIC = frozenset(
     {
         *("ArgMax", "ArgMin", "BroadcastTo", "ConcatV2", "Cumsum", "ExpandDims", "Fill"),
@@ -57,7 +57,7 @@ _SAFE_WHERE_STATIC = frozenset(
         *("StridedSlice", "Tile", "Transpose", "Unpack"),
     }
 )
-# Whole numbers cannot be divided by zero.
+# The same for floats; integers cannot be divided by zero.
 _SAFE_FOR_FLOATS = frozenset({"FloorDiv", "FloorMod", "Pow", "DivNoNan"})
 
 
@@ -72,7 +72,7 @@ def map_pages(
     """Apply a function of one row to whole pages.
 
     Raises:
-        ValueError, TypeError, NotImplementedError, tf.errors.OpError: TensorFlow cannot vectorise it.
+        ValueError, TypeError, NotImplementedError, tf.errors.OpError: TensorFlow cannot vectorize it.
     """
     is_tuple = isinstance(row_spec, tuple)
     on_row = partial(_call, function, is_tuple)
@@ -88,7 +88,7 @@ def map_pages(
 
 
 def _try(on_page: Callable[..., Any], is_tuple: bool, *page: Any) -> Any:
-    """Return whether a page could be done as a whole, what it became, and the page."""
+    """Return whether the function succeeded on the whole page, its result, and the page."""
     value = page if is_tuple else page[0]
     done = tf.data.Dataset.from_tensors(value).map(on_page)
     makes_tuple = isinstance(done.element_spec, tuple)
@@ -104,12 +104,12 @@ def _finish(function: Callable[..., Any], is_done: Any, result: Any, page: Any) 
 
 
 def can_fail(on_row: Callable[..., Any], row_spec: Any) -> bool:
-    """Tell whether a value of a row may make a function of it raise an error, as far as its operations tell."""
+    """Return whether some value of a row may make the function raise, judged by its operations."""
     return not all(map(_is_safe, _operations_of(on_row, row_spec)))
 
 
 def depends_on_row_alone(function: Callable[..., Any], row_spec: Any) -> bool:
-    """Tell whether a function of one row gives the same whenever it is called: no random numbers, counters, Python."""
+    """Return whether a function's result depends only on its row: no random numbers, counters or Python."""
     try:
         operations = _operations_of(partial(_call, function, isinstance(row_spec, tuple)), row_spec)
     except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
@@ -135,6 +135,6 @@ def _is_safe(operation: Any) -> bool:
     tensors = (*operation.inputs, *operation.outputs)
     if not all(tensor.shape.is_fully_defined() for tensor in tensors):
         return False
-    # Of two inputs or more one is the value and the others say what becomes of it; joined values are all values.
+    # The first input is the value and the others control the operation; joining operations take only values.
     is_joining = operation.type in ("ConcatV2", "Pack", "OneHot")
     return is_joining or all(tensor.op.type == "Const" for tensor in list(operation.inputs)[1:])

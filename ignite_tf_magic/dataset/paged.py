@@ -1,14 +1,14 @@
-"""A dataset of rows that moves whole pages: batch, map and shuffle without touching single rows.
+"""Defines a dataset of rows whose batch, map and shuffle work on whole pages.
 
-A `PagedDataset` is an ordinary tf.data dataset of rows. Behind it stands a dataset of pages (elements
-with many rows), and the transformations everybody writes are carried out on the pages:
+A `PagedDataset` is an ordinary tf.data dataset of rows. It holds a dataset of pages (elements with many rows) and
+applies the most common transformations to the pages instead of to single rows:
 
-- `batch(n)` re-batches pages; `unbatch().batch(n)` would take each row apart and together again.
-- `map(f)`, with f written for one row, runs on pages through `tf.vectorized_map` where f converts; a page
-  that fails is done again row by row.
+- `batch(n)` re-batches pages; `unbatch().batch(n)` would split each page into rows and join them again.
+- `map(f)`, with f written for one row, runs on pages through `tf.vectorized_map` if f converts; a page that fails runs
+  again row by row.
 - `shuffle(k)` reads the partitions in random order and permutes the rows within blocks of k.
 
-Everything else is tf.data's own, on rows. What comes out is the same rows either way; a test compares.
+Everything else is tf.data's own, on rows. Both ways produce the same rows; a test compares them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _hinted: set[str] = set()
 
 
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
-    """Rows in front, pages behind."""
+    """A dataset of rows that is backed by a dataset of pages."""
 
     def __init__(
         self, recipe: Recipe, pages: Pages | None = None, passes: EpochTracker | None = None
@@ -57,7 +57,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
 
     @property
     def is_shared(self) -> bool:
-        """Whether these are one worker's rows of those that several have."""
+        """Whether the rows are one worker's shard, of several workers."""
         recipe = self._recipe
         if recipe.uncounted is not None:
             return recipe.uncounted.num_workers > 1
@@ -69,22 +69,23 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return self._rows.element_spec
 
     def cardinality(self) -> tf.Tensor:
-        """Return how many rows are in the cache now; the cluster is asked each time.
+        """Return the number of rows in the cache now; each call asks the cluster.
 
-        It is not known in a run, for parts of a cache, with `where`, of SQL statements, where fields are picked out by
-        the cluster, and behind `cache`.
+        The number is unknown in a run, for parts of a cache, with `where`, for SQL statements, if the cluster picks out
+        fields, and after `cache`.
         """
         return tf.constant(self._recipe.num_rows(), tf.int64)
 
     def arrays(self, *, assigned: bool = True) -> Any:
-        """Return all rows at once, in the structure of a row. Blocks until all are read, into this process's memory.
+        """Return all rows at once, in the structure of a row; blocks until all are in memory.
 
         Args:
-            assigned: In a run, this worker's rows: `fit(x, y)` then takes them for its part of the rows of all workers.
-                False returns those of all workers, on each of them; `fit` divides equal arrays among the workers.
+            assigned: True returns, in a run, this worker's rows; `fit(x, y)` then treats them as its part of all
+                workers' rows. False returns the rows of all workers, on each worker; `fit` divides equal arrays among
+                the workers.
 
         Returns:
-            NumPy arrays whose first dimension is rows; `tf.RaggedTensor` where rows differ in length.
+            NumPy arrays whose first dimension is rows; `tf.RaggedTensor` if rows differ in length.
 
         Raises:
             ValueError: The dataset has no end.
@@ -101,7 +102,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         columns = [_joined(column) for column in zip(*parts, strict=True)] if parts else _no_rows(pages)
         return tf.nest.pack_sequence_as(pages.element_spec, columns)
 
-    # tf.compat.v1 asks a dataset for its iterators by these names, where it has them.
+    # tf.compat.v1 calls these methods, if a dataset has them, to make its iterators.
 
     def _make_one_shot_iterator(self) -> Any:
         return tf.compat.v1.data.make_one_shot_iterator(self._rows_here())
@@ -110,7 +111,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return tf.compat.v1.data.make_initializable_iterator(self._rows_here(), shared_name)
 
     def _rows_here(self) -> Any:
-        """Return the rows, made again where they would be read on another device than the one asked for."""
+        """Return the rows; make them again if they would be read on another device than requested."""
         return PagedDataset(self._recipe)._rows if moves(self._rows) else self._rows
 
     def batch(
@@ -121,12 +122,12 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """Put rows into batches, by re-batching whole pages.
+        """Batch the rows, by re-batching whole pages.
 
-        In a run with several workers `batch_size` counts the rows of all of them together. Each worker gets its own
-        part of every batch, in proportion to its rows, so all make the same number of steps. With very uneven rows
-        some of its batches may be empty. See `deal`. With several workers a batch also ends where a pass ends that
-        `repeat` repeats.
+        In a run with several workers, `batch_size` counts the rows of all workers together. Each worker gets its own
+        part of every batch, in proportion to its rows, so all make the same number of steps. If the rows are very
+        uneven, some of a worker's batches may be empty. See `deal`. With several workers, a batch also ends at the end
+        of each pass that `repeat` repeats.
         """
         del num_parallel_calls, deterministic
         share = self._recipe.share
@@ -159,7 +160,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     def _uncounted_batches(
         self, share: UncountedShare, batch_rows: int, drop_remainder: bool, name: str | None
     ) -> tf.data.Dataset:
-        """Batch rows that nobody has counted: a worker's part of each batch has always the same size."""
+        """Batch an unknown number of rows; a worker's part of each batch always has the same size."""
         own = share.batch_rows(batch_rows)
         if self._recipe.share is not None:
             pages, passes = _numbered(self._recipe, self._recipe.share)
@@ -172,10 +173,11 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     def _batches_alone(
         self, share: RowShard, batch_size: Any, drop_remainder: bool, name: str | None
     ) -> tf.data.Dataset:
-        """Batch the rows of a run's only worker as tf.data does; nobody knows how many batches that makes."""
+        """Batch the rows of a run's only worker as tf.data does, so the number of batches is unknown."""
         pages, passes = _numbered(self._recipe, share)
         if self._recipe.is_kept:
-            # In the order of the first pass. Several workers keep nothing: they never see its end.
+            # Later passes replay the order of the first. Several workers keep nothing: they never reach the end of a
+            # pass.
             passes = _unrecorded(share)
         return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
 
@@ -189,16 +191,16 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         name: str | None = None,
         vectorize: bool = True,
     ) -> tf.data.Dataset:
-        """Apply a function of one row; on whole pages where TensorFlow can vectorise it.
+        """Apply a function of one row, to whole pages if TensorFlow can vectorize it.
 
-        A row that makes it fail raises its own error, after the rows before it, as in tf.data.
+        If the function fails for a row, that row raises its own error, after the rows before it, as in tf.data.
 
         Args:
             map_func: Takes one row, as in `tf.data.Dataset.map`.
             num_parallel_calls: As there.
             deterministic: As there.
-            synchronous: As there; row by row only.
-            use_unbounded_threadpool: As there; row by row only.
+            synchronous: As there; only row by row.
+            use_unbounded_threadpool: As there; only row by row.
             name: As there.
             vectorize: False applies the function row by row.
         """
@@ -220,10 +222,12 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         def one_by_one(pages: Pages, passes: EpochTracker | None) -> Pages:
             del passes
             rows = pages.unbatch().map(map_func, num_parallel_calls, deterministic, name=name, **given)
-            return rows.batch(1)  # of any shape, and one that fails takes no other with it
+            return rows.batch(1)  # allows any shape, and isolates a row that fails
 
         if self._recipe.share is not None or self._recipe.uncounted is not None:
-            with suppress(ValueError, TypeError, NotImplementedError):  # as of datasets, which no page holds
+            with suppress(
+                ValueError, TypeError, NotImplementedError
+            ):  # for example, a page cannot hold datasets
                 return self._paged(one_by_one)
         return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
 
@@ -234,10 +238,10 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         reshuffle_each_iteration: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """Shuffle: partitions in random order, then rows permuted within blocks of `buffer_size`, or a little more.
+        """Shuffle partitions, then permute rows within blocks of `buffer_size` rows or slightly more.
 
-        A block of at least the dataset's rows gives a uniform permutation. The order of one (seed,
-        pass) is always the same for the same data and partitions.
+        A block at least as large as the dataset gives a uniform permutation. For the same data and partitions, a given
+        seed and pass always produce the same order.
         """
         order = ShuffleOrder(seed, reshuffle_each_iteration is not False)
         recipe, rows = self._recipe, tf.cast(buffer_size, tf.int64)
@@ -248,15 +252,18 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         def transform(pages: Pages, passes: EpochTracker | None) -> Pages:
             return permute_blocks(pages, rows, order, passes, name)
 
-        first = recipe.order.block_rows if recipe.order else None  # who reads goes on permuting
+        first = recipe.order.block_rows if recipe.order else None  # the reader keeps permuting
         return PagedDataset(replace(recipe.then(transform), order=replace(order, block_rows=first)))
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
-        """Repeat the rows; batches may then span the end of a pass, as in tf.data, but for several workers' ones."""
+        """Repeat the rows.
+
+        Batches may span the end of a pass, as in tf.data, unless there are several workers.
+        """
         return self._paged(Repeat(count, name))
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
-        """Read ahead; counted in pages here, which is more rows than asked for."""
+        """Read ahead. `buffer_size` counts pages here, so this reads more rows than tf.data would."""
         return self._paged(lambda pages, _: pages.prefetch(buffer_size, name=name))
 
     def cache(self, filename: str = "", name: str | None = None) -> tf.data.Dataset:
@@ -265,11 +272,15 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             raise ValueError(
                 "cache() keeps all rows, and those of a cache that is followed have no end: leave it out"
             )
-        # Not counted: who takes so many batches never comes to the end, and tf.data keeps nothing before that.
+        # No count: a caller that takes exactly that many batches never reaches the end, and tf.data keeps nothing
+        # before it.
         return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True, count=None)
 
     def shard(self, num_shards: Any, index: Any, name: str | None = None) -> tf.data.Dataset:
-        """Take every n-th row; in a run of several workers, of this worker's share, which a warning says once."""
+        """Take every n-th row.
+
+        In a run of several workers this takes every n-th row of the worker's shard, and warns once.
+        """
         if self.is_shared and "shard" not in _hinted:
             _hinted.add("shard")
             warnings.warn(
@@ -300,13 +311,16 @@ def _no_rows(pages: Pages) -> list[Any]:
 
 
 def _numbered(recipe: Recipe, share: RowShard) -> tuple[Pages, EpochTracker]:
-    """Build pages over a source of their own, as a training may begin in the middle of it, and what numbers passes."""
+    """Build pages over a new source, and return them with their epoch tracker.
+
+    A training may resume in the middle of a source, so it cannot be shared.
+    """
     pages, passes = recipe.pages()
     return pages, passes or _unrecorded(share)
 
 
 def _unrecorded(share: RowShard) -> EpochTracker:
-    """Return passes of which nobody can say later who has read what."""
+    """Return an epoch tracker that does not record who has read what."""
     return EpochTracker(replace(share, num_partitions=0))
 
 
@@ -334,7 +348,7 @@ def _hint_row_by_row(function: Callable[..., Any], error: Exception) -> None:
 def permute_blocks(
     pages: Pages, rows: Any, order: ShuffleOrder, passes: EpochTracker | None, name: str | None
 ) -> Pages:
-    """Re-batch pages to blocks of that many rows and permute each block."""
+    """Re-batch pages to blocks of `rows` rows and permute each block."""
     blocks = pages.rebatch(rows)
 
     def permute(block: Any, seed: Any) -> Any:
@@ -357,8 +371,8 @@ def _seeds(order: ShuffleOrder, passes: EpochTracker | None) -> Any:
 
 
 def resumable(batches: Pages, passes: EpochTracker) -> Pages:
-    """Let a pass begin in its middle: batches that are left out are there, but without rows."""
-    if not can_be_empty(batches.element_spec):  # nothing stands for what is left out
+    """Let a pass start in the middle: skipped batches still occur, but without rows."""
+    if not can_be_empty(batches.element_spec):  # no empty batch can stand for a skipped one
         return batches
     empty = tf.data.Dataset.from_tensors(empty_like(batches.element_spec))
 
@@ -370,11 +384,12 @@ def resumable(batches: Pages, passes: EpochTracker) -> Pages:
 
 
 def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: EpochTracker) -> Pages:
-    """Return a worker's part of each global batch: so many rows, or none, as the deal says; resumable, too.
+    """Return a worker's part of each global batch, with the sizes of the plan; resumable.
 
-    The number of steps does not depend on what is read, so that no worker waits for another that has ended, and Keras
-    knows it. Rows that have come since they were counted are left out. Of several workers, rows that have gone are
-    missing from the last steps; one alone takes rows from the beginning for them, as it can do nothing with no rows.
+    A part may be empty. The number of steps does not depend on what is read, so no worker waits for one that has ended;
+    Keras can read that number. Rows added since the rows were counted are left out. With several workers, rows removed
+    since then are missing from the last steps. A single worker takes rows from the beginning in their place, because it
+    cannot make a step without rows.
     """
     passes.plan = deal
     empty = tf.data.Dataset.from_tensors(empty_like(pages.element_spec)).repeat()
@@ -385,7 +400,7 @@ def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: Epoc
     def draw() -> Any:
         skipped, rows = passes.start(), passes.rows_by_worker()
         sizes = own if rows == deal.rows_by_worker else replace(deal, rows_by_worker=rows).sizes(worker)
-        return np.concatenate([[skipped], sizes, [1]])  # a size more, as there must be one; it is not used
+        return np.concatenate([[skipped], sizes, [1]])  # one unused size more: the array must not be empty
 
     def of_pass(drawn: Any) -> Pages:
         skipped, sizes = drawn[0], drawn[1:]
@@ -397,7 +412,10 @@ def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: Epoc
 
 
 def _led_by(passes: EpochTracker, batches: Pages, cardinality: int, options: tf.data.Options) -> Pages:
-    """Put back what stays behind in a function: the number of batches, and options, so that nobody divides a share."""
+    """Restore what functions hide: the number of batches, and tf.data's options.
+
+    The options stop tf.data from splitting a shard.
+    """
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
     batches = batches.with_options(options)

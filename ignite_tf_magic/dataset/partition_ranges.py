@@ -1,4 +1,4 @@
-"""Partitions as people and launchers write them."""
+"""Parses partition numbers and ranges as people and launchers write them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ignite_tf_magic.errors import ConfigError
 
 
 def parse_partitions(part: int | str | Iterable[int] | None) -> tuple[int, ...] | None:
-    """Read partitions given as a number, numbers, or ranges such as "0-127,200".
+    """Parse partitions given as a number, numbers, or ranges such as "0-127,200".
 
     None and -1 mean all; "none" means no partition, which a launcher may assign.
 

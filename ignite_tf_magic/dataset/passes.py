@@ -1,8 +1,8 @@
-"""Passes over a dataset: which is the next one, and the order of the partitions read in it.
+"""Tracks passes over a dataset: their numbers, and the order in which they read partitions.
 
-What is random in a pass depends on its number, so that a training that was interrupted goes on in the order in which it
-had begun. What else the order depends on is who reads which partitions with which others. That may be different after
-a restart, so it can be recorded, and a pass can be read as it was recorded.
+Everything random in a pass depends on the pass's number, so an interrupted training resumes in the order in which it
+began. The order also depends on who reads which partitions, and in which groups. That may change with a restart, so it
+can be recorded, and a pass can be replayed from its record.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import numpy as np
 if TYPE_CHECKING:
     from ignite_tf_magic.dataset.deal import GlobalBatchPlan
 
-# In a record a partition says: 1 + worker * _GROUPS + group.
+# In a record, a partition's reader is the number 1 + worker * _GROUPS + group.
 _GROUPS = 1 << 20
 _NO_MEASURES: Mapping[int, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What the order of one worker's rows in a pass follows from, besides what is random in it.
+    """What determines the order of one worker's rows in a pass, apart from random numbers.
 
     Attributes:
-        groups: Its partitions. Groups are read side by side, and chunks of their rows taken in turn.
+        groups: The worker's partitions. Groups are read in parallel, and chunks of their rows taken in turn.
         chunk_rows: Rows of a chunk.
-        measured: Rows of partitions, and bytes of the largest of them, as far as they are known; only for speed.
+        measured: Known rows of partitions, and bytes of the largest row of each; only for speed.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -42,7 +42,7 @@ class Stream:
 
     @classmethod
     def by_owner(cls, owners: Mapping[int, Any], partitions: Iterable[int], chunk_rows: int) -> Stream:
-        """Make a group of the partitions of each owner."""
+        """Make one group of the partitions of each owner."""
         groups: dict[Any, list[int]] = {}
         for partition in partitions:
             groups.setdefault(owners[partition], []).append(partition)
@@ -54,7 +54,7 @@ class Stream:
         return sorted(partition for group in self.groups for partition in group)
 
     def ordered(self, order: Callable[[Sequence[int]], Iterable[int]]) -> list[list[int]]:
-        """Return the groups, each in the order that a function gives to all partitions."""
+        """Return the groups, each in the order that `order` gives to all partitions."""
         group_of = {partition: number for number, group in enumerate(self.groups) for partition in group}
         found: list[list[int]] = [[] for _ in self.groups]
         for partition in order(self.partitions):
@@ -64,15 +64,15 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class RowShard:
-    """A worker's share of a source that all workers of a run read together.
+    """A worker's shard of a source that all workers of a run read together.
 
     Attributes:
         worker: This worker's number.
-        rows_by_worker: Rows of every worker's share.
-        num_partitions: Of the source; 0 where nothing depends on who reads what.
-        is_ordered: Whether rows come in an order that holds whoever owns what.
-        stream: Its partitions, as they may be read when nothing was read of them yet.
-        measure: Gives what is known of partitions by now, as in `Stream.measured`.
+        rows_by_worker: Rows of every worker's shard.
+        num_partitions: Partitions of the source; 0 if nothing depends on who reads what.
+        is_ordered: Whether the order of the rows is independent of the owners.
+        stream: The worker's partitions, in the grouping for a first reading.
+        measure: Returns what is now known of partitions, as in `Stream.measured`.
     """
 
     worker: int
@@ -88,9 +88,9 @@ class PassRecord:
     """The streams of all workers in one pass.
 
     Attributes:
-        streams: By worker.
-        rows_by_worker: Rows of every worker's share.
-        num_partitions: Of the source.
+        streams: The streams, by worker.
+        rows_by_worker: Rows of every worker's shard.
+        num_partitions: Partitions of the source.
     """
 
     streams: tuple[Stream, ...]
@@ -98,7 +98,7 @@ class PassRecord:
     num_partitions: int
 
     def fits(self, share: RowShard) -> bool:
-        """Whether a pass over the same source, now shared in another way, can be read as it was recorded."""
+        """Return whether the recorded pass can be replayed although the source is now shared differently."""
         return (
             self.num_partitions == share.num_partitions
             and len(self.rows_by_worker) == len(share.rows_by_worker)
@@ -110,11 +110,11 @@ def record_part(share: RowShard, stream: Stream | None) -> np.ndarray:
     """Return a worker's part of a record, as int64[n]; the sum of all workers' parts is the record.
 
     Args:
-        share: The worker's.
-        stream: What it reads; None where that cannot be told, which makes the record void.
+        share: The worker's shard.
+        stream: What it reads; None if that is unknown, which makes the record void.
     """
     size = share.num_partitions
-    # Of each partition: who reads it; its rows and one more, where they are known; bytes of the largest.
+    # For each partition: its reader; its rows plus one, 0 if unknown; bytes of its largest row.
     table = np.zeros((3, size), np.int64)
     chunks = np.zeros(len(share.rows_by_worker), np.int64)
     if stream is not None:
@@ -128,7 +128,7 @@ def record_part(share: RowShard, stream: Stream | None) -> np.ndarray:
 
 
 def read_record(total: np.ndarray, rows_by_worker: Sequence[int]) -> PassRecord | None:
-    """Read the sum of all parts; None when it is void."""
+    """Read the sum of all parts; return None if the record is void."""
     num_workers = len(rows_by_worker)
     size, rest = divmod(len(total) - num_workers - 1, 3)
     if rest or size < 0 or total[-1] or not total[3 * size : -1].all():
@@ -147,16 +147,16 @@ def _read_stream(total: np.ndarray, size: int, worker: int) -> Stream:
 
 
 class EpochTracker:
-    """Numbers the passes over one source of rows, and knows who reads what in them. Thread-safe.
+    """Numbers the passes over one source of rows, and tracks who reads what in them. Thread-safe.
 
-    Each part of a pipeline that depends on the number asks for it when it begins to read. Where one part leads, the
-    last one, it begins each pass with `start`; else all parts begin passes in step.
+    Each part of a pipeline that depends on the number asks for it when it starts to read. If there is a leading part
+    (the last one of the pipeline), it starts each pass with `start`; otherwise all parts start passes in step.
 
     Args:
-        share: Set where the workers of a run share the source.
+        share: The worker's shard, if the workers of a run share the source.
 
     Attributes:
-        plan: The global batches of a pass, where there is one.
+        plan: The global batches of a pass, if there are any.
     """
 
     def __init__(self, share: RowShard | None = None) -> None:
@@ -169,12 +169,12 @@ class EpochTracker:
         self._lock = threading.Lock()
 
     def begin(self, first: int, skipped_batches: int = 0, replayed: PassRecord | None = None) -> None:
-        """Say which number the next pass has, how many of its batches are left out, and how it is read.
+        """Set the number of the next pass, how many of its batches to skip, and how to read it.
 
         Args:
-            first: The number.
-            skipped_batches: How many, from the beginning.
-            replayed: A record that fits; this pass is read as it says, later ones as the share says.
+            first: The number of the next pass.
+            skipped_batches: The number of batches to skip, from the beginning.
+            replayed: A record that fits; the next pass replays it, later passes follow the shard.
         """
         with self._lock:
             self._first, self._skipped, self._started = first, skipped_batches, 0
@@ -185,14 +185,14 @@ class EpochTracker:
                 self._streams[first] = replayed.streams[self.share.worker]
 
     def start(self) -> int:
-        """Begin the next pass; gives how many of its batches are left out. Only the leading part calls it."""
+        """Start the next pass and return how many of its batches to skip. Only the leading part calls this."""
         with self._lock:
             self._started += 1
             self._begun.clear()
             return self._skipped if self._started == 1 else 0
 
     def next_number(self, part: str) -> tuple[int, int]:
-        """Return the number of the pass that a part begins to read, and how often it has read in this pass before."""
+        """Return the number of the pass that a part starts to read, and how often it has read that pass before."""
         with self._lock:
             self._begun[part] += 1
             if self._started:
@@ -200,22 +200,22 @@ class EpochTracker:
             return self._first + self._begun[part] - 1, 0
 
     def stream(self) -> Stream | None:
-        """Return the stream that the pass under way has; None when nothing was read in it yet."""
+        """Return the stream of the current pass; None if nothing was read in it yet."""
         with self._lock:
             return self._streams.get(self._number()) if self._started else None
 
     def note(self, stream: Stream) -> None:
-        """Note the stream of the pass under way, before its first row is given."""
+        """Note the stream of the current pass, before its first row is yielded."""
         with self._lock:
             if not self._started:
                 return
             number = self._number()
-            # Who reads ahead may have begun a pass before the one under way is at its end.
+            # A reader that reads ahead may start a pass before the current one ends.
             self._streams = {at: each for at, each in self._streams.items() if at == number - 1}
             self._streams[number] = stream
 
     def rows_by_worker(self, number: int | None = None) -> tuple[int, ...]:
-        """Return how many rows each worker reads in a pass of a source that is shared; by default in that under way."""
+        """Return each worker's number of rows in a pass of a shared source; by default the current pass."""
         with self._lock:
             number = self._number() if number is None else number
             if self._replayed and number == self._first:
@@ -223,7 +223,7 @@ class EpochTracker:
         return self.share.rows_by_worker if self.share else ()
 
     def record_part(self, number: int) -> np.ndarray | None:
-        """Return this worker's part of the record of a pass that was begun; None where there is nothing to record."""
+        """Return this worker's part of the record of a started pass; None if there is nothing to record."""
         share = self.share
         if share is None or not share.num_partitions:
             return None
@@ -237,12 +237,12 @@ class EpochTracker:
 
 
 class PassSeed:
-    """Draws a seed for each pass: always the same one for a seed and the number of the pass.
+    """Draws a seed for each pass, determined by a base seed and the number of the pass.
 
     Args:
-        seed: Of all passes; None takes one that a run keeps through its restarts, and is new elsewhere.
+        seed: The base seed; None draws a new one, but in a run derives it from the run's id, so restarts keep it.
         reshuffle: Whether passes differ.
-        passes: Numbers them.
+        passes: Numbers the passes.
         part: The part of the pipeline that draws.
     """
 
@@ -253,10 +253,10 @@ class PassSeed:
         self._reshuffle = reshuffle
 
     def __call__(self) -> Any:
-        """Return the seed of the pass that now begins, an int64 from 0 up."""
+        """Return the seed of the pass that now starts, an int64 from 0 up."""
         numbers = self._passes.next_number(self._part) if self._reshuffle else (0, 0)
         state = np.random.SeedSequence([self._seed & 0xFFFFFFFF, *numbers]).generate_state(1, np.uint64)
-        return np.int64(int(state[0]) >> 1)  # NumPy 1 makes a float of uint64 and int
+        return np.int64(int(state[0]) >> 1)  # NumPy 1 turns uint64 and int into a float
 
 
 def _base_seed(environment: Mapping[str, str]) -> int:

@@ -1,6 +1,6 @@
-"""Rows of chunks, permuted within blocks on their way to pages: one copy, into memory that is used again.
+"""Permutes rows of chunks within blocks on their way to pages: one copy, into reused memory.
 
-As operations of TensorFlow it is two copies into fresh memory, which took as long as all the rest of a pass.
+TensorFlow operations would make two copies into fresh memory, which took as long as all the rest of a pass.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LEAST_ROUNDED_ROWS = 4 * _MULTIPLE_ROWS
 
 
 def can_permute(layout: RowLayout | None) -> bool:
-    """Whether each column of a layout has one item for each row."""
+    """Return whether each column of a layout has one item for each row."""
     return layout is not None and not any(leaf.is_ragged for leaf in layout.leaves())
 
 
 def rows_of_block(shuffled_rows: int) -> int:
-    """Return how many rows are permuted together where so many are asked for: at least those."""
+    """Return the number of rows to permute together for a requested number: at least that many."""
     if shuffled_rows < _LEAST_ROUNDED_ROWS:
         return shuffled_rows
     return -(-shuffled_rows // _MULTIPLE_ROWS) * _MULTIPLE_ROWS
@@ -39,13 +39,13 @@ def rows_of_block(shuffled_rows: int) -> int:
 def permuted(
     chunks: Iterable[ColumnChunk], block_rows: int, random: np.random.Generator, pool: BufferPool
 ) -> Iterator[Columns]:
-    """Yield the columns of blocks of rows that come one after another, each block permuted; the last may be shorter.
+    """Yield the columns of successive blocks of rows, each block permuted; the last may be shorter.
 
     Args:
-        chunks: Of a layout that `can_permute`.
+        chunks: Chunks of a layout that `can_permute`.
         block_rows: Rows of a block.
         random: Draws the permutations: the same ones for the same state, whatever the sizes of chunks.
-        pool: Gives memory for them.
+        pool: Allocates memory for the blocks.
     """
     parts: list[Columns] = []
     num_rows = 0

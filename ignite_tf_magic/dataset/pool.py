@@ -1,4 +1,4 @@
-"""Memory for columns, used again once no tensor refers to it."""
+"""Reuses memory for columns once no tensor refers to it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ignite_tf_magic.protocol.columns import ALIGNMENT_BYTES, aligned, num_bytes
 
 
 class BufferPool:
-    """Gives memory for chunks. Thread-safe.
+    """Allocates memory for chunks. Thread-safe.
 
-    Fresh memory costs a page fault per 4 KiB: measured, four times the copying of rows into it. TensorFlow
-    refers to an aligned array as long as a tensor of it lives, slices included, so the array's reference
-    count tells when its memory is free.
+    Fresh memory costs a page fault per 4 KiB: measured, four times as much as copying rows into it. TensorFlow refers
+    to an aligned array as long as a tensor of it lives, slices included, so the array's reference count shows when its
+    memory is free.
 
     Args:
-        max_bytes: How much is kept; what is given beyond that is left to Python.
+        max_bytes: How much memory to keep; Python frees what is allocated beyond that.
 
     Attributes:
-        kept_bytes: How much is kept now.
+        kept_bytes: How much memory is kept now.
     """
 
     def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
@@ -38,7 +38,7 @@ class BufferPool:
             return aligned(self._take(num_bytes(shape, dtype) + ALIGNMENT_BYTES), shape, dtype)
 
     def clear(self) -> None:
-        """Keep no memory; what tensors refer to goes with them."""
+        """Release all memory; memory that tensors refer to is freed with them."""
         with self._lock:
             self._buffers.clear()
             self.kept_bytes = 0
@@ -57,7 +57,7 @@ class BufferPool:
         return raw
 
     def _drop_free(self) -> None:
-        """Make room: what is free has not the size that is asked for."""
+        """Release free buffers, all of which have another size than the requested one."""
         for buffer_bytes, buffers in self._buffers.items():
             free = [number for number in range(len(buffers)) if _is_free(buffers, number)]
             for number in reversed(free):
@@ -66,8 +66,9 @@ class BufferPool:
 
 
 def _is_free(buffers: list[NDArray[np.uint8]], number: int) -> bool:
-    return sys.getrefcount(buffers[number]) == 2  # the list's reference, and that of the call itself
+    return sys.getrefcount(buffers[number]) == 2  # one reference by the list, one by the call itself
 
 
-# One for all datasets of a process: the next one finds the memory of the last, which TensorFlow never lets go of.
+# One pool for all datasets of a process: the next dataset reuses the memory of the last, which TensorFlow never
+# releases.
 SHARED = BufferPool()

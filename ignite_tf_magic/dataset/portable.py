@@ -1,4 +1,7 @@
-"""Datasets that another process makes again: a graph of stock operations, whose rows are read where it is made."""
+"""Copies datasets to another process, as graphs of stock operations.
+
+The process that rebuilds a dataset also reads its rows.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.tf_private import variant_of
 
-# They call Python of the process that made them, or look into its tables.
+# These call Python of the process that made them, or use its tables.
 _BOUND = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset", "LookupTable")
 _IGNORE_STATE = 1  # of random numbers: each process draws its own
 
 
 def graph_of(dataset: Any) -> bytes | None:
-    """Return a dataset as a graph that another process can make it of; None where it needs this one's Python."""
+    """Return a dataset as a graph for another process; None if it needs this process's Python."""
     graph: bytes = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant_of(dataset), external_state_policy=_IGNORE_STATE, strip_device_assignment=True
     ).numpy()
@@ -24,6 +27,6 @@ def graph_of(dataset: Any) -> bytes | None:
 
 
 def made_of(graph: bytes, element_spec: Any) -> Any:
-    """Make a dataset of its graph, on the device that is asked for."""
+    """Rebuild a dataset from its graph, on the requested device."""
     variant = tf.raw_ops.DatasetFromGraph(graph_def=tf.constant(graph))
     return tf.data.experimental.from_variant(variant, element_spec)

@@ -1,9 +1,9 @@
-"""Partitions as a stream of column chunks: one reading thread per owner, chunks in a fixed order.
+"""Reads partitions as a stream of column chunks: one thread per owner, chunks in a fixed order.
 
-Each owner's partitions are read in the order given; chunks of fixed numbers of rows are taken from the
-owners in turn, the first ones smaller, so that a training need not wait for them. The sequence of rows therefore
-depends on the data, the owners and the order asked for, not on timing and not on page sizes. A sequence that came of
-other owners can be read again: it is a `Stream`, whose groups were each one owner's once.
+Each owner's partitions are read in the order passed. The reader takes chunks of fixed numbers of rows from the owners
+in turn; the first chunks are smaller, so that a training can start sooner. The sequence of rows therefore depends on
+the data, the owners and the requested order, not on timing or page sizes. A sequence that was read under other owners
+can be read again: it is a `Stream`, each of whose groups belonged to one owner then.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ PartitionOrder = Callable[[Sequence[int]], Sequence[int]]
 
 
 def random_order(seed: int) -> PartitionOrder:
-    """Return an order of partitions that follows from a seed, the same one each time."""
+    """Return a function that orders partitions by a seed, always the same way."""
     return lambda partitions: np.random.default_rng(seed).permutation(np.asarray(partitions)).tolist()
 
 
 class ChunkReader(Closing):
-    """One reading of a source. Iterate once; `close` ends the threads, also in the middle.
+    """One pass over a source. Iterate it once; `close` ends its threads, even in the middle.
 
     Args:
-        source: What is read.
-        order: In which order; None ascending.
-        stream: Partitions and groups as another reading had them; None reads the source's by their owners now.
+        source: What to read.
+        order: The order of the partitions; None for ascending.
+        stream: Partitions and groups of an earlier pass; None groups the source's partitions by their current owners.
 
     Attributes:
-        stream: What is read.
+        stream: The partitions and groups that are read.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ChunkReader(Closing):
             raise
 
     def close(self) -> None:
-        """End the reading threads. The connections stay open for a while, for the next reading."""
+        """End the reading threads. The connections stay open for a while, for the next pass."""
         for owner in self._owners:
             owner.stop()
         for owner in self._owners:
@@ -104,7 +104,10 @@ class ChunkReader(Closing):
             )
 
     def _check_all_fit(self) -> None:
-        """Decode whole rows: one that a table does not show has another type than its layout, which is an error."""
+        """Decode whole rows, to raise for rows that the SQL table hides.
+
+        Such a row's type is not the layout's, so decoding it raises.
+        """
         source, cache = self._source, Cache(self._client, self._source.cache)
         if source.layout is None:
             return
@@ -142,7 +145,7 @@ class ChunkReader(Closing):
     def _with_entries(
         self, groups: list[list[int]], cache: Cache, partition_map: PartitionMap, known: int
     ) -> list[list[int]]:
-        """Leave out the partitions without entries, of which there are many where rows are packed."""
+        """Leave out the partitions without entries; packed caches have many of them."""
         where = partitions_of_entries(max(known, cache.size()), partition_map)
         if where is None:
             return groups
@@ -152,7 +155,10 @@ class ChunkReader(Closing):
 
 
 def chunk_sizes(chunk_rows: int) -> Iterator[int]:
-    """Yield the rows of each chunk: an eighth twice, then twice as many each time, so batches still lie within one."""
+    """Yield the rows of each chunk: an eighth twice, then doubling up to `chunk_rows`.
+
+    Batches then still lie within one chunk.
+    """
     first = max(1, chunk_rows // 8)
     yield first
     while first < chunk_rows:
@@ -184,7 +190,7 @@ class _OwnerThread:
 
     @property
     def num_entries(self) -> int:
-        """How many entries of packed rows it has read."""
+        """The number of entries of packed rows read so far."""
         return self._decoder.num_entries if isinstance(self._decoder, PackedDecoder) else 0
 
     def stop(self) -> None:
@@ -200,7 +206,7 @@ class _OwnerThread:
         self._thread.join()
 
     def next_chunk(self) -> ColumnChunk | None:
-        """Wait for a chunk; None when all were given. Raises what ended the thread."""
+        """Wait for the next chunk; return None at the end. Raise the error that ended the thread, if any."""
         item = self._chunks.get()
         if isinstance(item, BaseException):
             raise item
@@ -239,7 +245,7 @@ class _OwnerThread:
 
 
 class RenewedDecoder:
-    """Decodes pages, and asks the cluster when there are schemas that are newer than the layout. One thread."""
+    """Decodes pages; asks the cluster for schemas that are newer than the layout. For one thread."""
 
     def __init__(self, layout: RowLayout, client: Client, *, as_views: bool = False) -> None:
         self._client = client
@@ -248,7 +254,7 @@ class RenewedDecoder:
         self._decoder = PageDecoder(layout, as_views=as_views)
 
     def has_rows(self, series: PageSeries) -> bool:
-        """Whether there are rows left to be decoded."""
+        """Return whether there are rows left to decode."""
         return bool(series.num_rows)
 
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
@@ -266,7 +272,7 @@ class RenewedDecoder:
 
 
 def row_decoder(source: Source, layout: RowLayout, client: Client) -> RenewedDecoder | PackedDecoder:
-    """Return what makes rows of that layout out of the pages of a source."""
+    """Return a decoder that turns the pages of a source into rows of a layout."""
     if source.entries is None:
         return RenewedDecoder(layout, client)
     entries = RenewedDecoder(source.entries, client, as_views=True)
@@ -274,7 +280,7 @@ def row_decoder(source: Source, layout: RowLayout, client: Client) -> RenewedDec
 
 
 def _with_current_types(layout: RowLayout, client: Client, enum_type: int | None) -> RowLayout:
-    """Learn what was added to the layout's types since it was found, and an enum's type that it has not."""
+    """Add new schemas of the layout's types, and the type of an enum that the layout lacks."""
 
     def renew(node: Node) -> Node:
         known: dict[int, BinaryType | None] = {each.type_id: each for each in node.types}

@@ -1,4 +1,7 @@
-"""The choice of the process that reads a dataset's rows: the one that makes it, or whichever its operations run in."""
+"""Chooses the process that reads a dataset's rows.
+
+It is the process that makes the dataset, or the one that runs the dataset's operations.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,23 @@ from ignite_tf_magic.errors import ConfigError
 
 
 class ReadBy(str, Enum):
-    """CALLER: a Python generator of the process that makes the dataset. WORKER: record files, anywhere."""
+    """Who reads the rows.
+
+    CALLER is a Python generator of the process that makes the dataset. WORKER is any process, by record files.
+    """
 
     CALLER = "caller"
     WORKER = "worker"
 
 
 def reading_process(asked: str | None) -> ReadBy:
-    """Choose: as asked, else WORKER where operations may run in another process than this one.
+    """Return the requested choice, or else WORKER if operations may run in another process.
 
-    TensorFlow runs a generator in the process that made it, also when the dataset was asked for on
-    another: without a word, measured with tf.device and with ClusterCoordinator.
+    TensorFlow runs a generator in the process that made it, even if the dataset was requested on another device. It
+    does so silently: measured with tf.device and with ClusterCoordinator.
 
     Raises:
-        ConfigError: Not a choice, or a generator for another process.
+        ConfigError: `asked` is not a choice, or requests a generator for another process.
     """
     if asked not in (None, *(choice.value for choice in ReadBy)):
         raise ConfigError(f"read_by={asked!r}: choose 'worker' or 'caller'")
@@ -43,29 +49,33 @@ def reading_process(asked: str | None) -> ReadBy:
 
 
 def is_graph_mode() -> bool:
-    """Whether this is a graph for a tf.compat.v1 session, which may run it in any process."""
+    """Return whether this is a graph for a tf.compat.v1 session, which may run it in any process."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def is_connected() -> bool:
-    """Whether this process has other TensorFlow servers do work; workers of one strategy do not count."""
+    """Return whether this process sends work to other TensorFlow servers.
+
+    Workers of one strategy do not count.
+    """
     return server_def() is not None
 
 
 def may_be_read_here_too() -> bool:
-    """Whether this process may itself read a dataset that workers are to read: a chief whose `fit` hands steps out.
+    """Return whether this process may also read a dataset that is meant for workers.
 
-    It looks at rows, and validates with all of them; each worker reads its own, of the same dataset.
+    This is the chief of a `fit` that hands out steps. The chief samples rows, and validates with all of them; each
+    worker reads its own rows of the same dataset.
     """
     own = own_task()
     return os.environ.get("IGNITE_TF_STRATEGY") == "async" and own is not None and own[0] == "chief"
 
 
 def check_secrets_stay() -> None:
-    """Refuse to have another process read with a password or certificate that was given to a dataset here.
+    """Raise if another process would need a password or certificate passed to a dataset here.
 
     Raises:
-        ConfigError: It would be needed there: a graph can be seen by anybody, so it carries none.
+        ConfigError: Another process would need it. Anybody can see a graph, so graphs carry no secrets.
     """
     if is_connected() or is_for_another_task():
         where = device_asked_for() if not tf.executing_eagerly() else "another process"
@@ -80,9 +90,9 @@ _told: set[str] = set()
 
 
 def warn_if_connected() -> None:
-    """Warn, once, where this process reads the rows of a dataset that it made before it had other servers do work.
+    """Warn, once, if this process reads a dataset that it made before it connected to other servers.
 
-    Asked for on another device, that dataset gives the rows of this process, too.
+    Such a dataset yields this process's rows even if it was requested on another device.
     """
     if is_connected() and not _told:
         _told.add("connected")

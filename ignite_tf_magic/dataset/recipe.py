@@ -1,4 +1,4 @@
-"""How the pages of a dataset come about: a source, and what is done with its pages one after another."""
+"""Describes how to build the pages of a dataset: a source, then transformations of its pages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Transform = Callable[[Pages, EpochTracker | None], Pages]
 
 @dataclass(frozen=True, slots=True)
 class ShuffleOrder:
-    """In which order partitions are read: drawn anew for each pass, or the same for all.
+    """The order in which to read partitions: drawn anew for each pass, or the same for all.
 
     Attributes:
-        block_rows: Who reads permutes the rows, too, in blocks of so many; None leaves it to what follows.
+        block_rows: Block size in rows if the reader permutes the rows, too; None leaves that to later steps.
     """
 
     seed: int | None
@@ -36,8 +36,8 @@ class ShuffleOrder:
     def seed_of_pass(self) -> Any:
         """Return a dataset of one int64 from 0 up, drawn when its iterator starts.
 
-        tf.data's `shuffle` draws it, so it works wherever that does: `random` with `rerandomize_each_iteration` does
-        not, in a one-shot iterator of TensorFlow 1.
+        tf.data's `shuffle` draws the number, so this works wherever `shuffle` does. `random` with
+        `rerandomize_each_iteration` would fail in a one-shot iterator of TensorFlow 1.
         """
         drawn = tf.data.Dataset.range(_DRAWN).shuffle(_DRAWN, self.seed, self.reshuffle).batch(_DRAWN)
         return drawn.map(lambda numbers: tf.strings.to_hash_bucket_fast(_text_of(numbers), _MAX_SEED))
@@ -49,7 +49,7 @@ def _text_of(numbers: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The transformation that repeats pages; None repeats them without end."""
+    """The transformation that repeats pages; a count of None repeats them endlessly."""
 
     count: Any
     name: str | None = None
@@ -65,9 +65,9 @@ class RowMap:
     """The transformation of pages that applies a function to each of their rows.
 
     Attributes:
-        transform: Applies it.
-        function: Of one row.
-        row_spec: What a row is before.
+        transform: Applies the function.
+        function: A function of one row.
+        row_spec: Structure of a row before the function.
     """
 
     transform: Transform
@@ -79,23 +79,23 @@ class RowMap:
         return self.transform(pages, passes)
 
     def commutes(self) -> bool:
-        """Whether rows may as well be put into another order before as behind it."""
+        """Return whether permuting the rows before the function gives the same result as after it."""
         return depends_on_row_alone(self.function, self.row_spec)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the pages of a dataset come about: a source, then transformations of pages.
+    """How to build the pages of a dataset: a source, then transformations of pages.
 
     Attributes:
-        open_pages: Makes the dataset of pages, in the partition order asked for, which may depend on the pass.
+        open_pages: Makes the dataset of pages, in the requested partition order, which may depend on the pass.
         is_elsewhere: Whether another process may read the rows.
-        share: Set when a launcher assigned this worker's share; batches are then made equal.
-        is_kept: Whether pages are kept, once a pass has come to their end.
-        whole: Makes the recipe of the rows of all workers, where these are a share of them.
-        uncounted: Set where nobody knows how many rows there are, and
-        count: asks the cluster how many they are, where it can tell, outside of runs; None where it does not.
-        permutes: Whether who reads can permute rows.
+        share: Set if a launcher assigned this worker's shard; workers then make equally many batches.
+        is_kept: Whether pages are kept, once a pass has reached their end.
+        whole: Makes the recipe of the rows of all workers, if these are a shard of them.
+        uncounted: Set if the number of rows is unknown.
+        count: Asks the cluster for the number of rows, outside of runs; None if the cluster does not know it.
+        permutes: Whether the reader can permute rows.
     """
 
     open_pages: Callable[[ShuffleOrder | None, EpochTracker | None], Pages]
@@ -112,11 +112,11 @@ class Recipe:
 
     @property
     def is_endless(self) -> bool:
-        """Whether rows come without end."""
+        """Whether the rows never end."""
         return self.uncounted is not None and self.uncounted.is_endless
 
     def num_rows(self) -> int:
-        """Return how many rows all passes have; `tf.data.UNKNOWN_CARDINALITY` where nobody knows, as in a run."""
+        """Return the rows of all passes together; `tf.data.UNKNOWN_CARDINALITY` if unknown, as in a run."""
         repeats = self.of_one_pass()[1]
         times = [-1 if each.count is None else tf.get_static_value(each.count) for each in repeats]
         if self.is_endless or any(each is not None and each < 0 for each in times):
@@ -127,7 +127,7 @@ class Recipe:
         return math.prod((rows, *map(int, times)))
 
     def may_permute_first(self) -> bool:
-        """Whether rows that are permuted when they are read are the same as those permuted behind all transforms."""
+        """Return whether permuting rows while reading gives the same rows as permuting after all transforms."""
         return (
             self.permutes
             and self.order is None
@@ -135,7 +135,7 @@ class Recipe:
         )
 
     def pages(self) -> tuple[Pages, EpochTracker | None]:
-        """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
+        """Build the pages over a new source, and the tracker of its passes if this process reads them."""
         passes = None if self.is_elsewhere else EpochTracker(self.share)
         pages = self.open_pages(self.order, passes)
         for transform in self.transforms:
@@ -147,7 +147,7 @@ class Recipe:
         return replace(self, transforms=(*self.transforms, transform))
 
     def of_one_pass(self) -> tuple[Recipe, list[Repeat]]:
-        """Take the repetitions out of it."""
+        """Return the recipe without its repetitions, and the repetitions."""
         repeats = [each for each in self.transforms if isinstance(each, Repeat)]
         return replace(
             self, transforms=tuple(e for e in self.transforms if not isinstance(e, Repeat))

@@ -1,7 +1,7 @@
-"""Rows and fields that the cluster picks out itself, by SQL: only what is asked for leaves the nodes.
+"""Has the cluster pick out rows and fields by SQL, so that only requested data leaves the nodes.
 
-A table has only those rows of its cache that are of its own types. Where that would be silent, `ChunkReader` looks for
-the others when it has found fewer rows than there are.
+A table has only those rows of its cache that are of its own types. Where such rows would be missed silently,
+`ChunkReader` looks for them if it has found fewer rows than the cache has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ignite_tf_magic.protocol.ops import CODE_OF_JAVA_TYPE, TypeCode
 from ignite_tf_magic.protocol.walk import row_bytes
 from ignite_tf_magic.serialization.sql_text import in_quotes, is_one_condition, num_marks
 
-# Of these a cell is what the field is: the same type, and the same value.
+# For these types a cell is the same as the field: the same type and the same value.
 _ALIKE = frozenset(
     (
         *(TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG, TypeCode.FLOAT, TypeCode.DOUBLE),
@@ -29,10 +29,10 @@ _ALIKE = frozenset(
     )
 )
 _VARIABLE_CELL_BYTES = 256
-# In a plan of Ignite's H2. Where it does not say so, a node would gather all rows to sort them.
+# From a plan of Ignite's H2. Without this mark a node would gather all rows to sort them.
 _BY_KEY, _SORTED = " ORDER BY _KEY", "index sorted"
 _HEAD_BYTES = 64  # of a key that is an object
-# A node takes about as long for a cell as for 80 bytes of a row that is sent whole: see docs/decisions.md.
+# A cell costs a node about as much time as 80 bytes of a row that is sent whole: see docs/decisions.md.
 WORTH = 3
 _CELL_COST_BYTES = 24
 
@@ -42,10 +42,10 @@ class Picked:
     """What is read of a cache in place of its rows.
 
     Attributes:
-        query: Gives it.
-        layout: What it looks like; the columns are those of the rows.
+        query: The query that returns it.
+        layout: Its layout; the columns are those of the rows.
         has_condition: Whether there may be fewer rows than the cache has.
-        is_ordered: Whether rows come in an order that holds whoever owns what: that of their keys.
+        is_ordered: Whether rows come in the order of their keys, which does not depend on the owners.
     """
 
     query: RowQuery
@@ -55,17 +55,17 @@ class Picked:
 
 
 def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: int) -> Picked | None:
-    """Say what the cluster is to send of each row; None where whole rows are read.
+    """Return what the cluster is to send of each row; None if whole rows are to be read.
 
     Args:
-        options: Its fields are picked out where they are a small part of a row.
+        options: Their fields are picked out if they are a small part of a row.
         cache: The cache.
-        layout: What its rows look like, as far as they are read.
-        mean_row_bytes: As they are stored.
+        layout: The layout of its rows, restricted to what is read.
+        mean_row_bytes: Mean stored size of a row.
 
     Raises:
         ConfigError: There is a condition, and the cache has no SQL table.
-        QueryError: The cluster refuses the condition.
+        QueryError: The cluster rejects the condition.
     """
     is_worth_it = options.fields is not None and _is_small_part(layout, mean_row_bytes)
     if options.where is None and not is_worth_it:
@@ -88,7 +88,7 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
     plan = _plan(sql, ordered)
     if _SORTED in plan:
         return Picked(ordered, found, has_condition=True)
-    if plan and not plan.startswith("SELECT"):  # nobody knows whether another engine heeds partitions
+    if plan and not plan.startswith("SELECT"):  # another engine may ignore partitions
         raise ConfigError(
             "where= is carried out by Ignite's H2, and this cluster's SQL engine is another one"
         )
@@ -107,16 +107,17 @@ def _picked_fields(
 
 
 def _plan(sql: SqlClient, query: RowQuery) -> str:
-    """Return how each node is to carry out a query; nothing where Ignite sees that it has no rows."""
+    """Return the plan by which each node will run a query; empty if Ignite sees that it has no rows."""
     rows = sql.query(f"EXPLAIN {query.statement}", query.args).rows
     return str(rows[0][0]) if rows else ""
 
 
 def check_condition(where: str | None, args: Sequence[object]) -> None:
-    """Refuse what is no condition of one statement.
+    """Raise if `where` is not a condition of one statement.
 
     Raises:
-        ConfigError: It is empty, ends a statement, asks for other rows, or there are arguments without it.
+        ConfigError: The condition is empty, ends a statement or asks for other rows, or the number of arguments does
+            not fit.
     """
     if where is None:
         if args:
@@ -147,7 +148,7 @@ def _children(value: Node) -> Sequence[tuple[int, Node]]:
 
 
 def _cells(layout: RowLayout, table: CacheTable) -> tuple[tuple[str, ...], RowLayout] | None:
-    """Return the table's columns for the fields of a layout, and what rows of them look like."""
+    """Return the table's columns for the fields of a layout, and their layout; None if impossible."""
     value = layout.value
     if not isinstance(value, ObjectNode) or len(value.types) != 1:
         return None
@@ -172,9 +173,9 @@ def _query(
 
 
 def bounded(query: RowQuery, layout: RowLayout) -> RowQuery:
-    """Return a query that knows how large its rows are, where it sends cells alone and none is larger than the others.
+    """Add the row size to a query that sends only cells of fixed size.
 
-    Of whole rows it does not: what is not read of them is sent as well.
+    Whole rows have no such size, because the nodes also send fields that are not read.
     """
     leaves, value = layout.leaves(), layout.value
     if not (isinstance(value, ObjectNode) and not value.types and all(leaf.is_fixed for leaf in leaves)):

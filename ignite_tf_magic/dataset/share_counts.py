@@ -1,12 +1,13 @@
-"""The rows of workers' shares where its launcher has not counted them: each worker counts its own, beside the data.
+"""Counts the rows of workers' shards if the launcher has not.
 
-What is counted is noted in the cluster, with the facts of the cache, so that all workers know the rows of all:
+Each worker counts its own shard, close to the data. The workers note the counts in the cluster, with the facts of the
+cache, so that all workers know all counts:
 
     {"shares": {"RUN/GENERATION": {"at": ..., "rows": {"0": 25000}, "claims": {"1": "NAME:3"}}}}
 
-Who counts a share claims it before, and again and again while it goes on. One that nobody claims (any more), as its
-worker reads later or not at all, is counted by another one that has waited for it. What was noted first holds, so that
-all go by the same numbers.
+A worker claims a shard before counting it, and renews the claim while it counts. If a shard's claim is missing or no
+longer renewed, because its worker starts to read later or not at all, another worker that has waited for it counts it.
+The first noted count holds, so all workers use the same numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ignite_tf_magic.errors import (
 
 _KEY = "shares"
 _KEPT_S, _MOST_KEPT = 86_400.0, 64
-# Others are waited for so long from when this worker has nothing else to do: until they begin, and begin anew.
+# Seconds to wait for others, once this worker has nothing else to do: until they start, and between renewals.
 _PATIENCE_S, _RENEWED_S = 60.0, 15.0
 _PARTITIONS_AT_ONCE = 8
 _LOOK_S, _TELL_S = 0.1, 10.0
@@ -41,12 +42,12 @@ _UNEVEN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SharesToCount:
-    """Shares of a cache of which nobody knows yet how many rows they have.
+    """Shards of a cache whose numbers of rows are unknown.
 
     Attributes:
-        worker: Whose process this is.
+        worker: The number of this process's worker.
         shares: Partitions of each worker, as ranges.
-        run: Tells this beginning of the workers from every other one.
+        run: Distinguishes this start of the workers from every other one.
     """
 
     worker: int
@@ -57,8 +58,8 @@ class SharesToCount:
         """Count this worker's rows, and learn those of the others; blocks until all are known.
 
         Raises:
-            ConnectionFailed, PartitionsLost: They cannot be read.
-            IgniteTfError: What is counted cannot be noted.
+            ConnectionFailed, PartitionsLost: The rows cannot be read.
+            IgniteTfError: The counts cannot be noted.
         """
         found = _counted.get((cache, self))
         if found is None:
@@ -66,7 +67,7 @@ class SharesToCount:
         return found
 
 
-# A process goes by the same numbers however many datasets it makes, and whenever.
+# A process uses the same numbers for all of its datasets, whenever it makes them.
 _counted: dict[tuple[str, SharesToCount], tuple[int, ...]] = {}
 
 
@@ -105,12 +106,15 @@ class _Counting:
         return found
 
     def _is_due(self, number: int) -> bool:
-        """Whether a share of another worker was waited for long enough; each new claim is waited for anew."""
+        """Return whether to count a shard now: this worker's own at once, others after waiting.
+
+        Each new claim of a shard restarts the wait.
+        """
         since = self.since.setdefault((number, self.claims.get(number)), time.monotonic())
         return number == self.of.worker or time.monotonic() - since > _PATIENCE_S
 
     def _count(self, number: int) -> None:
-        """Count the rows of a share, unless somebody else turns out to."""
+        """Count the rows of a shard, unless another worker claims or counts it."""
         before, renewals = self.claims.get(number), 0
 
         def claim(noted: dict[str, Any]) -> None:
@@ -134,7 +138,7 @@ class _Counting:
         self._note(lambda noted: noted["rows"].setdefault(str(number), rows))
 
     def _note(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change what is noted of this run; others may, too, and `change` is made again then."""
+        """Change the notes of this run. `change` may run several times, if others write at the same time."""
 
         def changed(facts: Facts) -> Facts:
             now, runs = time.time(), _runs(facts)
@@ -156,7 +160,7 @@ class _Counting:
         self._look()
 
     def _look(self) -> None:
-        """Read what is noted, also while nodes come and go."""
+        """Read the notes, even while nodes join and leave."""
 
         def read() -> Facts | None:
             try:
@@ -172,7 +176,7 @@ class _Counting:
 
 
 def _runs(facts: Facts) -> dict[str, dict[str, Any]]:
-    """Return what is noted of runs; what a later version has noted in another form is passed over."""
+    """Return the notes of runs; notes that a later version wrote in another form are skipped."""
     found = facts.get(_KEY)
     return {
         run: each

@@ -1,7 +1,7 @@
-"""Knowledge of a dataset's cache, as text that travels from its maker to the processes that read it.
+"""What is known of a dataset's cache, as text that its maker passes to the processes that read it.
 
-A reader that worked from its own look at the rows could find another layout than the one that the graph was
-built for, and would not know which nodes have left since the dataset was made.
+A reader that sampled the rows itself could find another layout than the one the graph was built for. It also would not
+know which nodes have left since the dataset was made.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A cache as its dataset's maker found it.
+    """A cache in the state in which its dataset was made.
 
     Attributes:
-        layout: What its rows look like.
-        baseline: Who owned them.
-        row_bytes: Their mean size as they are stored.
-        entries: What the cache's entries look like where its rows are packed into them.
+        layout: The layout of its rows.
+        baseline: The owners of its partitions.
+        row_bytes: Mean stored size of its rows.
+        entries: The layout of the cache's entries, if its rows are packed into entries.
     """
 
     layout: RowLayout
@@ -40,7 +40,7 @@ class Snapshot:
     entries: RowLayout | None = None
 
     def to_text(self) -> str:
-        """Return it as letters, digits, "-" and "_"; the same text for the same cache."""
+        """Return the snapshot as letters, digits, "-" and "_"; the same text for the same cache."""
         content = {
             "version": _VERSION,
             "rows": layout_to_json(self.layout),
@@ -53,10 +53,10 @@ class Snapshot:
 
     @classmethod
     def from_text(cls, text: str) -> Snapshot:
-        """Read what `to_text` gave.
+        """Parse the text of `to_text`.
 
         Raises:
-            ConfigError: It is damaged, or another version of this package wrote it.
+            ConfigError: The text is damaged, or another version of this package wrote it.
         """
         try:
             packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -74,7 +74,7 @@ class Snapshot:
 
 
 def _baseline_to_json(baseline: Baseline) -> Any:
-    """Write owners as numbers of nodes; partitions only where they are not 0, 1, 2, ..."""
+    """Write owners as node numbers, and partitions only if they are not 0, 1, 2, ..."""
     partitions = sorted(baseline.owners)
     nodes = sorted(baseline.nodes | set(baseline.owners.values()))
     return {

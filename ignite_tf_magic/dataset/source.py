@@ -1,4 +1,4 @@
-"""A cache ready to be read: what is known of it before the first row, and what readings of it share."""
+"""Opens a cache for reading: what is known before the first row, and what all readers of it share."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ _RECOUNT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A cache ready to be read, as it was when it was opened.
+    """A cache that is ready to be read, in the state in which it was opened.
 
     Attributes:
-        partitions: What to read, ascending.
-        layout: What the rows look like; None when there are none to tell it.
-        row_bytes: Mean size of the rows that were looked at, as they are stored; 0 when there were none.
-        sizes: Learns with every reading.
+        partitions: The partitions to read, ascending.
+        layout: The layout of the rows; None if there are no rows to find it from.
+        row_bytes: Mean stored size of the sampled rows; 0 if there were none.
+        sizes: Page sizes, refined by every reading.
         clients: Connections, kept from one reading to the next.
-        picked: What the cluster sends of the rows; None where it sends whole rows.
-        entries: What the cache's entries look like where its rows are packed into them, and
-        num_entries: how many there were; None where some may be missing.
-        expected_rows: How many rows there are to read, where that is known.
-        left_out: Fields that are not read, as they have no tensor form, and why.
+        picked: What the cluster sends of the rows; None if it sends whole rows.
+        entries: The layout of the cache's entries, if its rows are packed into entries.
+        num_entries: The number of these entries; None if some may be missing.
+        expected_rows: The number of rows to read, if it is known.
+        left_out: Fields that are not read because they have no tensor form, and why.
     """
 
     cache: str
@@ -70,50 +70,53 @@ class Source:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of a chunk: about 4 MiB of columns, a power of two.
+        """The number of rows of a chunk: about 4 MiB of columns, a power of two.
 
-        Batches of a power of two then lie within one chunk, and tf.data passes them on without copying.
-        An eighth more is allowed, so that four rows of 1 MiB and their keys are a chunk.
+        Batches of a power of two then lie within one chunk, and tf.data passes them on without copying. The limit is an
+        eighth above 4 MiB, so that four rows of 1 MiB and their keys fit into a chunk.
         """
         leaves = self.layout.leaves() if self.layout else ()
         width = sum(_row_bytes(leaf) for leaf in leaves)
         if not all(leaf.is_fixed for leaf in leaves):
-            width = max(width, self.row_bytes)  # or chunks of large strings would fill the memory
+            width = max(width, self.row_bytes)  # else chunks of large strings would fill the memory
         fitting = max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES * 9 // 8 // max(width, 1)))
         return 1 << (fitting.bit_length() - 1)
 
     def num_rows(self) -> int | None:
-        """Ask how many rows the whole cache has now; None where that cannot be told, and who reads it is told why."""
+        """Ask for the current number of rows in the whole cache; return None if it is unknown.
+
+        Errors count as unknown: reading the cache raises them.
+        """
         with suppress(IgniteTfError):
             client = self.clients.take()
             try:
                 cache = Cache(client, self.cache)
                 size, nodes = cache.size(), {node.node_id for node in client.nodes()}
                 if size < self.baseline.size and not self.baseline.nodes <= nodes:
-                    return None  # just after a node has gone, others may count their own rows only
+                    return None  # just after a node has left, the others may count only their own rows
                 return num_packed_rows(cache, size) if self.entries else size
             finally:
                 self.clients.give_back(client)
         return None
 
     def measured(self) -> dict[int, tuple[int, int]]:
-        """Return rows and the largest row's bytes of the partitions that were measured."""
+        """Return the rows and the largest row's bytes of each measured partition."""
         return {
             partition: (stats.rows, stats.max_row_bytes) for partition, stats in self.sizes.known().items()
         }
 
     def learn(self, stream: Stream) -> None:
-        """Take over what others have measured of the partitions of a stream."""
+        """Adopt what other workers have measured of a stream's partitions."""
         if stream.measured:
             self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
 
     def shard(self, assignment: AssignedShard | None, *, counts: bool = True) -> RowShard | None:
-        """Say what a worker's share of it is, by the rows of the cache; None where no launcher has assigned one.
+        """Return a worker's shard of the source; None if no launcher has assigned one.
 
         Args:
-            assignment: By the launcher.
-            counts: Whether the rows of all workers have to be right. Where nobody has counted them, it blocks until
-                they are known, and raises as `SharesToCount.count`.
+            assignment: The launcher's assignment.
+            counts: Whether the row counts of all workers must be exact. If they have not been counted, the call blocks
+                until they are known, and raises as `SharesToCount.count`.
         """
         if assignment is None:
             return None
@@ -121,7 +124,7 @@ class Source:
         if counts and assignment.to_count:
             rows_by_worker = self._counted(assignment.to_count)
         stream = Stream((self.partitions,), self.chunk_rows)
-        num_partitions = max(self.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
+        num_partitions = max(self.baseline.owners) + 1  # a replicated cache has only partition -1, all of it
         is_ordered = self.picked is None or self.picked.is_ordered
         return RowShard(assignment.worker, rows_by_worker, num_partitions, stream, self.measured, is_ordered)
 
@@ -133,7 +136,7 @@ class Source:
             self.clients.give_back(client)
 
     def told_left_out(self) -> str:
-        """Return which fields are left out and why, in words; nothing where none is."""
+        """Return a sentence that names the fields left out and why; empty if there are none."""
         if not self.left_out:
             return ""
         names, reasons = ", ".join(self.left_out), "; ".join(map(str, self.left_out.values()))
@@ -152,30 +155,32 @@ def _row_bytes(leaf: Leaf) -> int:
 
 
 def open_source(options: ReadOptions, snapshot: Snapshot | None = None, *, warns: bool = True) -> Source:
-    """Connect, find out who owns the partitions, and look at some rows; the last two not with a snapshot.
+    """Connect, find the owners of the partitions, and sample some rows.
+
+    A snapshot replaces the last two steps.
 
     Args:
         options: What to read.
         snapshot: What another process has found out.
-        warns: Whether fields that are left out are a warning.
+        warns: Whether to warn about fields that are left out.
 
     Raises:
         ConfigError: There is no such partition, or the snapshot is of another cache.
-        CacheNotFound: No such cache; the error lists the near names.
+        CacheNotFound: No such cache; the error lists similar names.
         CacheNameError: Several caches have SQL tables of that name.
-        RowsLost, LoadIncomplete: The cache holds a part of its rows only.
+        RowsLost, LoadIncomplete: The cache holds only a part of its rows.
         SchemaError: The rows have no common layout.
-        ConnectionFailed, AuthenticationError: No way to the cluster.
+        ConnectionFailed, AuthenticationError: The cluster cannot be reached.
     """
     source = opened(options, partial(_look_at, options, snapshot))
     if warns and (told := source.told_left_out()):
         told += ". Name the fields to read, and this is not said: fields=[...]"
-        warnings.warn(told, stacklevel=3)  # whoever calls IgniteDataset
+        warnings.warn(told, stacklevel=3)  # the caller of IgniteDataset
     return source
 
 
 def opened(options: ReadOptions, look: Callable[[Client, KeptClient], Source]) -> Source:
-    """Connect, and return what is seen; the connection is kept for the first reading."""
+    """Connect and return what `look` finds; the connection is kept for the first reading."""
     clients = KeptClient(options.connect, on_idle=SHARED.clear)
     client = clients.take()
     try:
@@ -237,14 +242,14 @@ def _expected_rows(options: ReadOptions, partitions: Sequence[int], baseline: Ba
 
 
 def whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
-    """Note who owns what, unless the cache is known to hold a part of its rows only."""
+    """Return the cache's baseline, unless the cache is known to hold only a part of its rows."""
     baseline = cache.baseline()
     if not options.allow_partial:
         facts = read_facts(cache.client, cache.name)
         if not options.is_growing:
             check_load(cache.client, cache.name, facts)
         for doubt in check_rows(cache, baseline, facts):
-            warnings.warn(doubt, stacklevel=6)  # whoever calls IgniteDataset
+            warnings.warn(doubt, stacklevel=6)  # the caller of IgniteDataset
     return baseline
 
 
@@ -276,7 +281,7 @@ def _find_layout(
     sizes: PageSizes,
     left_out: dict[str, SchemaError],
 ) -> tuple[RowLayout | None, int, RowLayout | None]:
-    """Return what rows look like, their mean size, and what the entries do that they are packed into, if they are."""
+    """Return the rows' layout and mean size, and, if rows are packed, the layout of the entries."""
     config = cache.config()
     if holds_packed_rows(config):
         check_packed(options)
@@ -290,8 +295,8 @@ def _find_layout(
         as_text=options.as_text,
         table=table_as_it_is(cache, config),
     )
-    # The rows of a run's other workers count as much: what differs by chance, as whether there is a null, would be
-    # another structure on each of them.
+    # Sample the partitions of a run's other workers, too. Otherwise chance (such as whether a sampled row has a null)
+    # would give each worker a different structure.
     looked_at = sorted(baseline.owners) if options.assignment else partitions
     num_bytes = _sample(cache, looked_at, baseline, finder, sizes)
     if not finder.num_rows:
@@ -304,13 +309,14 @@ def _find_layout(
 def _sample(
     cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder, sizes: PageSizes
 ) -> int:
-    """Look at the first rows of partitions spread over all, until enough rows were seen; gives their bytes.
+    """Sample the first rows of partitions until there are enough, and return their bytes.
 
-    Of a cache with fewer rows all are seen. Those of other partitions serve where the wanted ones are empty.
+    The partitions are spread over all. A cache with fewer rows is read whole. If the wanted partitions are empty, other
+    partitions take their place.
     """
     spread = partitions[:: max(1, len(partitions) // SPREAD_PARTITIONS)]
     wanted = dict.fromkeys((*spread, *partitions, *sorted(baseline.owners)))
-    # Owner after owner, as fewer connections are needed then.
+    # Go owner by owner: that needs fewer connections.
     rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in wanted))}
     first = frozenset(spread)
     ordered = sorted(wanted, key=lambda p: (p not in first, rank[baseline.owners[p]]))
@@ -318,7 +324,10 @@ def _sample(
 
 
 def look_at_rows(scan: CacheScan, finder: LayoutFinder) -> int:
-    """Look at the first rows of a scan until enough were seen; gives their bytes. The scan is closed."""
+    """Sample the first rows of a scan until there are enough, and return their bytes.
+
+    The scan is closed.
+    """
     try:
         num_bytes = 0
         for scanned in scan.pages():
@@ -332,7 +341,7 @@ def look_at_rows(scan: CacheScan, finder: LayoutFinder) -> int:
 
 
 def check_complete(source: Source, client: Client, partitions: Iterable[int]) -> None:
-    """Refuse to read fewer rows than there were because nodes have left since the source was opened."""
+    """Raise if nodes have left since the source was opened and rows are missing because of it."""
     alive = (node.node_id for node in client.router.known_nodes)
     lost = source.baseline.lost(alive, partitions)
     if not lost:
@@ -342,7 +351,7 @@ def check_complete(source: Source, client: Client, partitions: Iterable[int]) ->
     def is_complete() -> bool | None:
         return cache.size() >= source.baseline.size or None
 
-    # For half a second after a node was killed, the others may count their own rows only.
+    # For half a second after a node was killed, the others may count only their own rows.
     if wait_for(is_complete, _RECOUNT_TIMEOUT_S) is None:
         raise PartitionsLost(
             source.cache, lost, "their nodes left the cluster since the dataset was made; load the data again"

@@ -1,7 +1,8 @@
-"""Rows of a SELECT over one table, each worker those of its partitions, where Ignite's plan allows it.
+"""Reads the rows of a SELECT over one table, each worker those of its partitions.
 
-Ignite carries out a statement in two parts, and tells them by EXPLAIN: what each node does with its rows, and what is
-made of that. Where the second part only puts rows together, a part of the partitions gives a part of the rows.
+This is possible only if Ignite's plan allows it. Ignite runs a statement in two parts, which EXPLAIN shows: what each
+node does with its rows, and what happens to the nodes' results. If the second part only concatenates rows, a part of
+the partitions gives a part of the rows.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ _UNKNOWN = (TypeCode.NULL, TypeCode.BINARY_OBJECT)
 
 
 def cache_of(connect: ConnectOptions, statement: str, args: Sequence[Any]) -> str:
-    """Return the cache whose rows a statement gives, one by one.
+    """Return the cache whose rows a statement yields one by one.
 
     Raises:
-        ConfigError: It is no SELECT over one table, or makes something of all rows.
-        EmptyCache: It has no row, whatever the table has.
-        QueryError: The cluster refuses it.
+        ConfigError: It is not a SELECT over one table, or it combines rows.
+        EmptyCache: It can yield no row, whatever the table contains.
+        QueryError: The cluster rejects it.
     """
     sql = SqlClient(connect)
     plan = [str(row[0]) for row in sql.query(f"EXPLAIN {statement}", args).rows]
-    if not plan:  # Ignite sees it by a condition that contradicts itself
+    if not plan:  # Ignite detects a condition that contradicts itself
         raise EmptyCache(f"{statement!r} can give no row")
     parts = [_NOISE.sub(" ", part) for part in plan]
     tables = _FROM.findall(parts[0])
@@ -74,7 +75,7 @@ def cache_of(connect: ConnectOptions, statement: str, args: Sequence[Any]) -> st
 
 
 def rows_of(options: ReadOptions, statement: str, args: Sequence[Any], *, assigned: bool) -> PagedDataset:
-    """Return the rows of a statement over the table of a cache, by the names of its columns.
+    """Return the rows of a statement over a cache's table, with the names of its columns.
 
     Raises:
         EmptyCache: There is no row.
@@ -109,7 +110,7 @@ def _spec(source: Source) -> Any:
 
 
 def open_rows(options: ReadOptions, statement: str, args: Sequence[Any]) -> Source:
-    """Connect, and look at some rows of a statement over the table of a cache; see `open_source`.
+    """Connect and sample some rows of a statement over the table of a cache; see `open_source`.
 
     Raises:
         EmptyCache: There is no row.

@@ -23,7 +23,10 @@ def _leaf_spec(leaf: Leaf) -> Any:
 
 
 def page_spec(spec: Any) -> Any:
-    """Return what a page holds for the columns of a row: for a ragged one its values and each level's lengths."""
+    """Return the structure of a page whose rows have the given structure.
+
+    A ragged column becomes its values and the lengths of each level.
+    """
     return tf.nest.map_structure(_column_spec, spec)
 
 
@@ -52,7 +55,7 @@ def _ragged(column: Any, spec: Any) -> Any:
 
 
 def no_pages(spec: Any) -> Any:
-    """Return a dataset of pages that has none."""
+    """Return a dataset of pages without elements."""
 
     def nothing(item: Any) -> Any:
         return tf.zeros([size or 0 for size in item.shape.as_list()], item.dtype)

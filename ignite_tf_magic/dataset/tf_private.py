@@ -1,7 +1,7 @@
-"""All that this package uses of TensorFlow beside its public API: each with its reason, and a check of its own.
+"""Collects this package's uses of TensorFlow's private API, each with its reason and a check.
 
-Each was seen in TensorFlow 2.15 to 2.21. Another version may change any of it: `changed` then says what by name, and so
-do a test and `make versions`, which asks every supported one. Private modules that are only named, never used, stand
+TensorFlow 2.15 to 2.21 have all of it. Another version may change any of it: `changed` then names the change, and so do
+a test and `make versions`, which checks every supported version. Private modules that are only named, never used, are
 elsewhere: in `runs.deferred_imports`, which loads no TensorFlow, and `training.untrusted_models`.
 """
 
@@ -21,39 +21,39 @@ from tensorflow.python.eager import context as eager
 from tensorflow.python.eager.executor import Executor
 from tensorflow.python.framework import config
 
-# To derive an iterator from, which counts what it waits: no public class can be.
+# Base class of an iterator that counts what it waits for: no public class can be derived from.
 OwnedIterator = iterator_ops.OwnedIterator
 
-# What all ways to an iterator of a graph come to, to refuse one that would read another task's rows; a dataset of
-# TensorFlow 2 is adapted first.
+# Every way to make an iterator of a graph calls these. They are replaced to refuse an iterator that would read another
+# task's rows. A dataset of TensorFlow 2 is adapted first.
 ITERATOR_MAKERS = ("_make_one_shot_iterator", "_make_initializable_iterator")
 
-# What `next` of an iterator calls the executor that it makes for itself.
+# The local variable of an iterator's `next` for the executor that it makes.
 _EXECUTOR_OF_NEXT = "executor_new"
 
-# Kinds of datasets that give one batch for each batch of their input, in its order. A class tells what a dataset does;
-# there is no public way to ask.
+# Kinds of datasets that give one batch for each batch of their input, in its order. Only the class shows what a dataset
+# does; there is no public way to ask.
 ONE_FOR_ONE = frozenset(
     f"_{name}Dataset"
     for name in (
         *("Map", "ParallelMap", "Prefetch", "Options", "AssertCardinality", "Concatenate", "TakeWhile"),
-        "Zip",  # of an element of each; `enumerate` is one, too
+        "Zip",  # takes an element of each; `enumerate` is one, too
     )
 )
 
 
 def variant_of(dataset: Any) -> Any:
-    """Return the tensor that stands for a dataset, which a class derived from tf.data.Dataset is made with."""
+    """Return the tensor that represents a dataset; a class derived from tf.data.Dataset is made with it."""
     return dataset._variant_tensor
 
 
 def inputs_of(dataset: Any) -> list[Any]:
-    """Return the datasets that one is made of, to find the source at its beginning."""
+    """Return the input datasets of a dataset, to find the source at its start."""
     return list(dataset._inputs())
 
 
 def source_tensors(dataset: Any) -> list[Any]:
-    """Return the tensors that a dataset slices, names of files, too, at its beginnings; not those of generators."""
+    """Return the tensors that a dataset's sources slice, including file names; generators have none."""
     found: list[Any] = []
     waiting, seen = [dataset], set()
     while waiting:
@@ -66,30 +66,34 @@ def source_tensors(dataset: Any) -> list[Any]:
 
 
 def keeps_order(dataset: Any) -> bool:
-    """Whether a dataset's elements come in the order of its input; `map` may be told that they need not."""
+    """Return whether a dataset keeps the order of its input; `map` with deterministic=False does not."""
     return getattr(dataset, "_deterministic", "") != "false"
 
 
 def mark_operation(operation: Any, name: str) -> None:
-    """Set an attribute of an operation in a graph, where all who read the graph see it."""
+    """Set an attribute of an operation in a graph, visible to everyone who reads the graph."""
     operation._set_attr(name, tf.compat.v1.AttrValue(b=True))
 
 
 def server_def() -> Any:
-    """Return what this process is in a cluster of TensorFlow's servers; None in none. Only strategies ask publicly."""
+    """Return this process's role in a cluster of TensorFlow servers; None without a cluster.
+
+    Publicly only strategies show it.
+    """
     return eager.context().get_server_def()
 
 
 def own_address_space() -> str:
-    """Return how names of this process's own devices begin."""
+    """Return the prefix of the names of this process's own devices."""
     return str(eager.context().host_address_space())
 
 
 def forget_end(error: StopIteration) -> None:
-    """Have what `next` of an iterator has made forget the end, which it has told.
+    """Make the executor of an iterator's `next` forget the end that `next` has raised.
 
-    For an iterator on another server `next` makes an executor that is known to its own frames alone. It keeps the error
-    that tells the end, and when it is removed that error is written to standard error, as one that was ignored.
+    For an iterator on another server, `next` makes an executor that only its own frames reference. The executor keeps
+    the error that signals the end. When the executor is removed, it writes that error to standard error, as an ignored
+    one.
     """
     told: BaseException | None = error
     while told is not None:
@@ -100,7 +104,7 @@ def forget_end(error: StopIteration) -> None:
 
 
 def end_iterators() -> None:
-    """Destroy all iterators over datasets that Python holds, which can be asked for nothing any more.
+    """Destroy all iterators over datasets that Python holds; nobody can use them afterwards.
 
     TensorFlow has no public way to find iterators, or to end one that is still referenced.
     """
@@ -110,31 +114,40 @@ def end_iterators() -> None:
 
 
 def abort_collectives(reason: str) -> None:
-    """End all collective operations of this process, also those that wait, by tf.errors.AbortedError with a reason."""
+    """Abort all of this process's collective operations, waiting ones too.
+
+    They raise tf.errors.AbortedError with the reason.
+    """
     eager.context().abort_collective_ops(tf.errors.ABORTED, reason)
 
 
 def global_seed() -> int | None:
-    """Return what tf.random.set_seed was given."""
+    """Return the seed passed to tf.random.set_seed."""
     found: int | None = eager.global_seed()
     return found
 
 
 def is_deterministic() -> bool:
-    """Whether operations must come to the same each time, which forbids some: `enable_op_determinism` has no getter."""
+    """Return whether operations must be deterministic, which forbids some of them.
+
+    `enable_op_determinism` has no public getter.
+    """
     return bool(config.is_op_determinism_enabled())
 
 
 def seed_state() -> Any:
-    """Return the state of the generator of seeds for operations without one; there is none without a global seed."""
+    """Return the state of the generator that seeds operations without a seed of their own.
+
+    It exists only if there is a global seed.
+    """
     return eager.context()._rng.getstate()
 
 
 def draw_seeds(seed: int, state: Any) -> None:
-    """Let operations be made with a global seed, and with what a generator in that state gives.
+    """Make new operations draw their seeds from a global seed and a generator in the given state.
 
-    Those that were made go on with their numbers, where `tf.random.set_seed` has all begin anew, and has functions
-    prepared again when they are called next.
+    Existing operations continue their sequences. `tf.random.set_seed` would restart all of them, and make functions
+    trace again at their next call.
     """
     context = eager.context()
     context._seed = seed
@@ -142,9 +155,10 @@ def draw_seeds(seed: int, state: Any) -> None:
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what AutoGraph makes of a function, where it is at work: Keras has `call` of a loss converted so.
+    """Return a function converted by AutoGraph, if AutoGraph is active.
 
-    The public `tf.autograph.to_graph` converts always, also what runs eagerly or is marked not to be.
+    Keras converts a loss's `call` this way. The public `tf.autograph.to_graph` always converts, even what runs eagerly
+    or is marked not to be converted.
     """
     autograph = tf.__internal__.autograph
     made: Callable[..., Any] = autograph.tf_convert(function, autograph.control_status_ctx())
@@ -153,13 +167,13 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
-    """Let this process's TensorFlow reach that of others; gives the context, to be given a server in the block.
+    """Let this process's TensorFlow reach others; yields TensorFlow's eager context.
 
-    The public way, a strategy, also starts a coordination service, which makes a worker wait for all others at its
-    start, and ends those that still run when the first one has ended.
+    The block must set a server in the context. The public way, a strategy, also starts a coordination service. That
+    service makes a worker wait for all others at its start, and ends those that still run when the first one has ended.
 
     Raises:
-        RuntimeError: TensorFlow has been at work already.
+        RuntimeError: TensorFlow has started already.
     """
     found = eager.context()
     found.configure_collective_ops(
@@ -168,18 +182,18 @@ def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
         device_filters=filters,
     )
     yield found
-    # The server starts with the first eager operation. A script of TensorFlow 1 has none: it starts one of its own
-    # there, whose sessions take this configuration by default, and would see no other worker.
+    # The server starts with the first eager operation. A script of TensorFlow 1 has none: it starts its own server,
+    # whose sessions take this configuration by default and would see no other worker.
     found._collective_device_filters = None
-    # A strategy of the script's own would start this server anew, and others may have asked the old one by then: they
-    # would wait for ever. Nor does it look after the others: their launcher does.
+    # A strategy of the script's own would start this server anew. Workers that had already contacted the old server
+    # would then wait forever. Nor does it check the health of the others: their launcher does.
     CollectiveAllReduceExtended._std_server_started = True
     CollectiveAllReduceExtended._enable_check_health = False
     initialize = CollectiveAllReduceExtended._initialize_multi_worker
 
     def initialize_later(strategy: Any, *arguments: Any, **options: Any) -> None:
-        """Start the server before a strategy asks for more than a running one can be given."""
-        found._collective_device_filters = filters  # it refuses others
+        """Start the server before a strategy asks for settings that a running server cannot take."""
+        found._collective_device_filters = filters  # the context refuses other filters
         if tf.executing_eagerly():
             found.ensure_initialized()
         initialize(strategy, *arguments, **options)
@@ -188,39 +202,39 @@ def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
 
 
 def set_server(server: Any, retries: int = 0) -> None:
-    """Say which server this process is among others, before its first eager operation starts it.
+    """Set this process's server among others, before its first eager operation starts the server.
 
-    The public way, `tf.config.experimental_connect_to_cluster`, starts TensorFlow at once: no option of it could be
-    set afterwards, and no eager execution be left out.
+    The public way, `tf.config.experimental_connect_to_cluster`, starts TensorFlow at once: afterwards no option of it
+    could be set, and eager execution could not be left out.
 
     Args:
         server: The servers, and which of them this process is.
-        retries: How often it is tried to reach them.
+        retries: The number of attempts to reach them.
     """
     eager.context().set_server_def_retries(retries)
     eager.context().set_server_def(server)
 
 
 def renew_servers() -> None:
-    """Make servers known whose processes have taken the place of others; what the others held is gone.
+    """Connect to servers whose processes have replaced others; everything on the old ones is lost.
 
-    Publicly only ClusterCoordinator does that. Waits until all of them answer.
+    The only public way is ClusterCoordinator. Blocks until all of them answer.
 
     Raises:
-        tf.errors.OpError: One of them does not.
+        tf.errors.OpError: One of them does not answer.
     """
     eager.context().update_server_def(server_def())
 
 
 def is_known(device: str) -> bool:
-    """Ask a server whether it is still the one that this process knows, not another that has taken its place."""
+    """Ask a server whether it is still the one that this process knows, not a replacement."""
     return bool(eager.context().check_alive(device))
 
 
 def changed() -> dict[str, str]:
-    """Find what this TensorFlow has changed of all that; says by name what came instead, empty where nothing has.
+    """Return what this TensorFlow has changed of the private API, by name; empty if nothing.
 
-    Makes operations: TensorFlow is at work afterwards.
+    The checks make operations, so TensorFlow has started afterwards.
     """
     found = {}
     for name, check in _CHECKS.items():

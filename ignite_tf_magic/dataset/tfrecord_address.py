@@ -1,7 +1,7 @@
-"""Names of record files: ignite://CACHE/assigned, ignite://HOST:PORT/CACHE/part-7, with options behind "?".
+"""Names of record files: ignite://CACHE/assigned, ignite://HOST:PORT/CACHE/part-7, with options after "?".
 
-Whoever builds a graph names a file; the process that opens it decides what is in it, by its own
-IGNITE_DATASET_* variables. No secret is part of a name.
+The builder of a graph names a file. The process that opens the file decides what is in it, by its own IGNITE_DATASET_*
+variables. A name never contains a secret.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ PARTITION_PREFIX = "part-"
 
 THIS_PROCESS = uuid.uuid4().hex
 
-# TensorFlow's error for an unknown scheme quotes the file's name and says nothing else: so the name says it.
+# TensorFlow's error for an unknown scheme quotes only the file's name, so the name carries the hint.
 _ADVICE = "a call of ignite_tf_magic.register() in the process that reads"
 _OPTIONS = ("needs", "part", "local", "page_size", "not_in", "snapshot", "order", "secrets")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAddress:
-    """What a record file's name says.
+    """The contents of a record file's name.
 
     Attributes:
-        name: `ASSIGNED`: what the opening process was assigned, all when nothing was; `ALL`: everything,
-            whatever was assigned; "part-7": one partition. Empty for the directory of these.
-        endpoint: Where to ask, unless the opening process's environment says it.
+        name: `ASSIGNED`: what the opening process was assigned, or all if nothing was; `ALL`: everything, whatever was
+            assigned; "part-7": one partition. Empty for the directory of these files.
+        endpoint: The node to ask, unless the opening process's environment names one.
         part: Partitions as in IgniteDataset's `part`, unless the opening process was assigned some.
         local: As IgniteDataset's.
         page_size: As IgniteDataset's.
         not_in: The `THIS_PROCESS` of a process that must not read it.
         snapshot: What the dataset's maker knows of the cache, see `Snapshot`.
         order: Seed for the order of partitions; ascending without one.
-        secrets: Token of what `kept_secrets` keeps in the process that made the name.
+        secrets: Token for `kept_secrets` in the process that made the name.
     """
 
     cache: str
@@ -56,12 +56,12 @@ class RecordAddress:
 
     @property
     def partition(self) -> int | None:
-        """The partition it names, if it names one."""
+        """The number of the partition, if this is the file of one."""
         number = self.name.removeprefix(PARTITION_PREFIX)
         return int(number) if number != self.name and number.isascii() and number.isdigit() else None
 
     def uri(self) -> str:
-        """Write it; "&order=SEED" may be put behind."""
+        """Return the name as text, to which "&order=SEED" may be appended."""
         at = f"{self.endpoint}/" if self.endpoint else ""
         values = (
             _ADVICE,
@@ -79,10 +79,10 @@ class RecordAddress:
 
     @classmethod
     def parse(cls, uri: str) -> RecordAddress:
-        """Read a name.
+        """Parse a name.
 
         Raises:
-            ConfigError: It names no file of a cache, or has options that do not exist.
+            ConfigError: It does not name a file of a cache, or has options that do not exist.
         """
         path, _, query = uri.removeprefix(f"{SCHEME}://").partition("?")
         pieces = [piece for piece in path.split("/") if piece]
@@ -123,7 +123,7 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
 
 
 def part_text(partitions: tuple[int, ...] | None) -> str | None:
-    """Write partitions as `partition_ranges.parse_partitions` reads them."""
+    """Return partitions as text that `partition_ranges.parse_partitions` reads."""
     if partitions is None:
         return None
     return format_ranges(partitions) if partitions else "none"

@@ -1,11 +1,11 @@
-"""Chunks of rows as TFRecord records, from which stock operations of TensorFlow make columns again.
+"""Encodes chunks of rows as TFRecord records, which stock operations of TensorFlow decode into columns.
 
-A record is framed as TensorFlow wants it: length (8 bytes), checksum of these, payload, checksum of the
-payload. The payload holds int64 numbers (rows, then start and bytes of each buffer) and the buffers, each at a
-multiple of 64 bytes, so that slices of the decoded payload need not be copied.
+A record has TensorFlow's frame: length (8 bytes), checksum of the length, payload, checksum of the payload. The payload
+holds int64 numbers (the number of rows, then start and bytes of each buffer), followed by the buffers. Each buffer
+starts at a multiple of 64 bytes, so that slices of the decoded payload need not be copied.
 
-A column is one buffer: its array, or a TensorProto where it holds strings, for only protobuf has strings
-among what stock operations decode. A ragged column is two: its values and the length of each row.
+A column is one buffer: its array, or a TensorProto if it holds strings, because protobuf is the only format with
+strings that stock operations decode. A ragged column is two: its values and the length of each row.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _DT_STRING = 7
 
 
 def num_buffers(leaf: Leaf) -> int:
-    """Buffers of a column."""
+    """Return the number of buffers of a column."""
     return 1 + leaf.ragged_levels
 
 
 def num_header_items(leaves: Sequence[Leaf]) -> int:
-    """How many numbers a payload starts with."""
+    """Return how many numbers a payload starts with."""
     return 1 + 2 * sum(num_buffers(leaf) for leaf in leaves)
 
 
 class FramedRecord:
-    """A framed record, as pieces of memory that are copied when they are asked for."""
+    """A framed record, as pieces of memory that are copied on request."""
 
     def __init__(self, payload: Sequence[Bytes]) -> None:
         size = sum(piece.nbytes for piece in payload)
@@ -51,7 +51,7 @@ class FramedRecord:
         self.num_bytes = size + 16
 
     def copy_to(self, space: Bytes, start: int) -> int:
-        """Copy bytes from `start` on until the record or the space ends; gives how many."""
+        """Copy bytes from `start` on until the record or `space` ends; return the number of bytes."""
         copied = 0
         for piece in self._pieces:
             if start < piece.nbytes and copied < space.nbytes:
@@ -77,7 +77,7 @@ def page_record(chunk: ColumnChunk) -> FramedRecord:
 
 
 def masked(crc: int) -> int:
-    """Turn a checksum into what TFRecord stores."""
+    """Turn a checksum into the form that TFRecord stores."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -92,7 +92,7 @@ def _items(array: NDArray[Any]) -> Bytes:
 
 
 def strings_proto(items: Sequence[bytes] | NDArray[Any]) -> bytes:
-    """Write a TensorProto of strings: dtype, tensor_shape and string_val, fields 1, 2 and 8."""
+    """Encode strings as a TensorProto: dtype, tensor_shape and string_val, fields 1, 2 and 8."""
     dimension = b"\x08" + _varint(len(items))
     shape = b"\x12" + _varint(len(dimension)) + dimension
     head = bytes((0x08, _DT_STRING, 0x12)) + _varint(len(shape)) + shape
@@ -101,7 +101,7 @@ def strings_proto(items: Sequence[bytes] | NDArray[Any]) -> bytes:
 
 
 class _Tags(dict[int, bytes]):
-    """What stands before a string of so many bytes."""
+    """The tag and length that precede a string of a given number of bytes."""
 
     def __missing__(self, num_bytes: int) -> bytes:
         tag = self[num_bytes] = b"\x42" + _varint(num_bytes)

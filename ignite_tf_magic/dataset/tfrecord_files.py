@@ -1,8 +1,8 @@
-"""Caches as record files for TensorFlow: ignite://CACHE/assigned, .../all, .../part-7.
+"""Serves caches as record files for TensorFlow: ignite://CACHE/assigned, .../all, .../part-7.
 
-These are what a stock TFRecordDataset reads in a TensorFlow server, where no Python of a graph runs. A file
-is a stream of one pass over partitions: written by nobody, of a length nobody knows, one record per chunk of
-rows (`tfrecord_encoding`). It is the same bytes each time as long as the data and the owners are the same.
+A stock TFRecordDataset reads them in a TensorFlow server, where no Python of a graph runs. A file is a stream of one
+pass over partitions, with one record per chunk of rows (`tfrecord_encoding`). Nobody writes it, and its length is
+unknown. Its bytes are the same each time as long as the data and the owners are the same.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _WHERE = (
 
 
 def record_file_system() -> FileSystem:
-    """Return what serves ignite:// paths in this process, for `registration.register_schemes`."""
+    """Return the handler of ignite:// paths in this process, for `registration.register_schemes`."""
     return _RecordFileSystem()
 
 
 def register_records() -> None:
-    """Let TensorFlow in this process read ignite://, unless it does already; warn if it cannot.
+    """Let TensorFlow in this process read ignite://, unless it already can; warn if that fails.
 
-    A warning is enough, because another process may be the one that reads.
+    A warning is enough, because the rows may be read by another process.
     """
     if is_registered(SCHEME):
         return
@@ -64,9 +64,9 @@ def register_records() -> None:
 
 
 class RecordFile:
-    """A record file open for reading; holds one record in memory, besides what the reading holds.
+    """A record file open for reading; it holds one record in memory, besides the reader's own memory.
 
-    Reading at an earlier offset than the current record's starts the pass again.
+    Reading at an earlier offset than the current record's restarts the pass.
 
     Args:
         open_pass: Starts a pass.
@@ -85,8 +85,8 @@ class RecordFile:
             self._restart()
 
     def read_into(self, offset: int, space: memoryview) -> int:
-        """See `ReadFile.read_into`. Blocks until the rows are there."""
-        if self._process != os.getpid():  # the reading threads stayed behind
+        """See `ReadFile.read_into`. Blocks until the rows have arrived."""
+        if self._process != os.getpid():  # a fork does not copy the reading threads
             raise OSError(errno.ESTALE, "opened before a fork; a forked process has to open its own")
         target = np.frombuffer(space, np.uint8)
         copied = 0
@@ -99,12 +99,14 @@ class RecordFile:
                 while copied < target.nbytes and self._move_to(offset + copied) and self._record:
                     copied += self._record.copy_to(target[copied:], offset + copied - self._start)
             except BaseException as error:
-                self._failure = error  # or the next read would find an ended pass, which looks like all rows
+                self._failure = (
+                    error  # else the next read would find an ended pass, which looks like all rows
+                )
                 raise
         return copied
 
     def close(self) -> None:
-        """End the reading, also in the middle."""
+        """End the pass, even in the middle."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -122,9 +124,9 @@ class RecordFile:
         self._record, self._start = None, 0
 
     def _move_to(self, offset: int) -> bool:
-        """Go on to the record of that offset; False behind the last one."""
+        """Advance to the record of that offset; return False after the last one."""
         while self._record is None or offset >= self._start + self._record.num_bytes:
-            last, self._record = self._record, None  # not held while the next one comes
+            last, self._record = self._record, None  # frees its memory before the next one comes
             self._start += last.num_bytes if last else 0
             self._record = next(self._records, None)
             if self._record is None:
@@ -133,14 +135,14 @@ class RecordFile:
 
 
 class _RecordFileSystem:
-    """Serves record files. What was learnt of a cache is kept from one pass to the next, as datasets do."""
+    """Serves record files. Keeps what it learned of a cache from one pass to the next, as datasets do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sources: OrderedDict[RecordAddress, Source] = OrderedDict()
 
     def open_read(self, uri: str) -> ReadFile:
-        """Start reading. Errors of the cluster come from here or from reading."""
+        """Start reading. Errors of the cluster are raised here or by reading."""
         address = RecordAddress.parse(uri)
         if not address.name:
             raise IsADirectoryError(
@@ -167,7 +169,7 @@ class _RecordFileSystem:
                 return found
         snapshot = Snapshot.from_text(address.snapshot) if address.snapshot else None
         source = open_source(_read_options(address), snapshot)
-        if snapshot:  # without one nothing tells whether the cache is still the one that was seen before
+        if snapshot:  # without one, nothing shows whether the cache is still the one seen before
             with self._lock:
                 self._sources[key] = source
                 while len(self._sources) > _KEPT_SOURCES:
@@ -175,7 +177,7 @@ class _RecordFileSystem:
         return source
 
     def stat(self, uri: str) -> Stat:
-        """Describe; a file's length is 0, since nobody knows it before the rows were read."""
+        """Describe a path; a file's length is 0, because it is unknown before the rows were read."""
         address = RecordAddress.parse(uri)
         with _understood():
             partitions = _partitions(address)
@@ -184,7 +186,7 @@ class _RecordFileSystem:
         return Stat(0, 0, is_directory=not address.name)
 
     def list_directory(self, uri: str) -> list[str]:
-        """List what can be read of a cache."""
+        """List the files of a cache."""
         address = RecordAddress.parse(uri)
         if address.name:
             raise NotADirectoryError(f"{uri} is a file")
@@ -193,37 +195,37 @@ class _RecordFileSystem:
         return [ASSIGNED, ALL, *(f"{PARTITION_PREFIX}{partition}" for partition in partitions)]
 
     def open_write(self, uri: str, *, append: bool) -> WriteFile:
-        """Refuse: rows are loaded otherwise."""
+        """Raise PermissionError: rows are not loaded by writing files."""
         del append
         _refuse(uri)
 
     def make_directory(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def make_directories(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def remove_file(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def remove_directory(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def remove_tree(self, uri: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         _refuse(uri)
 
     def rename(self, source: str, target: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         del target
         _refuse(source)
 
     def copy(self, source: str, target: str) -> None:
-        """Refuse."""
+        """Raise PermissionError."""
         del source
         _refuse(target)
 
@@ -263,10 +265,10 @@ def _partitions(address: RecordAddress) -> list[int]:
 
 @contextmanager
 def _understood(*, has_secrets: bool = True) -> Iterator[None]:
-    """Say errors as TensorFlow's parts understand them.
+    """Translate errors so that TensorFlow does not mistake them for lost workers.
 
-    TensorFlow's ClusterCoordinator takes UNAVAILABLE and DEADLINE_EXCEEDED for the loss of a worker, and
-    waits for another one for ever. An Ignite that does not answer must not look like that.
+    TensorFlow's ClusterCoordinator takes UNAVAILABLE and DEADLINE_EXCEEDED for the loss of a worker and waits forever
+    for another one. An Ignite that does not answer must not look like that.
 
     Args:
         has_secrets: Whether this process has the password and certificate that the dataset was given, if any.

@@ -1,4 +1,7 @@
-"""Pages from record files, by stock operations: whatever process runs the graph reads, without our Python in it."""
+"""Pages from record files, by stock operations of TensorFlow.
+
+Any process that runs the graph can read them without this package's Python code in the graph.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ignite_tf_magic.dataset.recipe import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.tfrecord_encoding import num_header_items
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 
-# Each record is asked for in one piece, which goes where TensorFlow wants it without a buffer in between.
+# TensorFlow asks for each record in one piece, which goes to its destination without a buffer in between.
 _UNBUFFERED = 0
 
 
@@ -23,8 +26,8 @@ def tfrecord_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> P
 
     Args:
         uri: Its name, with options.
-        layout: Of the rows in it.
-        order: Draws the order of partitions; None reads them as they are.
+        layout: The layout of its rows.
+        order: Draws the order of partitions; None reads them in ascending order.
     """
     names: Any = uri
     if order:
@@ -39,9 +42,9 @@ def tfrecord_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> P
 
 
 def decode(record: Any, layout: RowLayout) -> Any:
-    """Turn a record's payload into columns; see `tfrecord_encoding`. They share the memory of the decoded payload.
+    """Decode a record's payload into columns that share its memory; see `tfrecord_encoding`.
 
-    With few operations: each costs some microseconds per record.
+    It uses few operations, because each costs some microseconds per record.
     """
     leaves = layout.leaves()
     payload = tf.io.decode_raw(record, tf.uint8)
@@ -85,7 +88,7 @@ def _column(leaf: Leaf, num_rows: Any, buffers: Iterator[_Buffer]) -> Any:
     dtype = tf.as_dtype(leaf.dtype)
     if leaf.is_ragged:
         return buffer.array(dtype, leaf.row_shape), *_lengths(leaf, buffers)
-    if 0 in leaf.row_shape:  # nothing in the buffer tells how many rows there are
+    if 0 in leaf.row_shape:  # an empty buffer does not show the number of rows
         return tf.zeros([num_rows[0], *leaf.row_shape], dtype)
     return buffer.array(dtype, leaf.row_shape)
 

@@ -1,4 +1,7 @@
-"""The cluster that an igfs address means: its authority, else the environment, else what is configured or runs here."""
+"""Finds the cluster that an igfs address means.
+
+The address's authority names it, or the environment, or the configuration, or else it is the embedded cluster.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,29 @@ from ignite_tf_magic.settings.options import (
     tls_options,
 )
 
-# The port of Ignite's own IGFS, which spoke a protocol of its own and is gone since Ignite 2.9.
+# The port of Ignite's own IGFS, which had a protocol of its own and which Ignite 2.9 removed.
 _OLD_IGFS_PORT = 10500
 
 
 def cluster_of(
     authority: str = "", env: Mapping[str, str] | None = None, *, with_credentials: bool = True
 ) -> ConnectOptions:
-    """Say how to reach the cluster of "igfs://AUTHORITY/"; user and password never stand in an address.
+    """Return how to reach the cluster of "igfs://AUTHORITY/".
 
-    Without an authority: IGFS_HOST and IGFS_PORT, the worker's own node (IGNITE_DATASET_HOST), the configured
-    cluster, the embedded one; the first that is there. With one: that node, as the same user if it is configured.
+    Addresses never contain user and password. Without an authority, the cluster is the first of these that exists:
+    IGFS_HOST and IGFS_PORT, the worker's own node (IGNITE_DATASET_HOST), the configured cluster, the embedded one. With
+    an authority it is that node, with the configured user if the node is configured.
 
     Args:
         authority: HOST or HOST:PORT.
-        env: Instead of the process's environment.
-        with_credentials: Whether the configured user and password are wanted; else a node that is not configured is
-            no error.
+        env: Replaces the process's environment.
+        with_credentials: Whether the configured user and password are wanted; if not, a node that is not configured is
+            not an error.
 
     Raises:
         InvalidPath: The authority is not HOST or HOST:PORT.
-        ConfigError: No cluster is configured and none runs here; or the node of the authority is not configured, and
-            there is a password, which it would be sent.
+        ConfigError: No cluster is configured and none runs here; or the authority's node is not configured, and a
+            configured password would be sent to it.
     """
     source = os.environ if env is None else env
     if authority:
@@ -59,7 +63,10 @@ def cluster_of(
 
 
 def _at(authority: str, env: Mapping[str, str], *, with_credentials: bool) -> ConnectOptions:
-    """Say how to reach one node; whoever writes an address must not be told what is for configured nodes."""
+    """Return how to reach one node.
+
+    Only configured nodes get credentials, because anybody can write an address.
+    """
     known = _worker(env) or configured_cluster(env) or ConnectOptions()
     endpoint = endpoint_of(authority)
     legacy = _legacy(env)
@@ -83,18 +90,18 @@ def _of_run(env: Mapping[str, str]) -> tuple[Endpoint, ...]:
 
 
 def given_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
-    """Say which cluster "igfs:///" is by the environment or a file of options; None: the embedded one."""
+    """Return the cluster that the environment or a file of options names; None means the embedded one."""
     source = os.environ if env is None else env
     return _legacy(source) or _worker(source) or configured_cluster(source)
 
 
 def name_of_file_system(env: Mapping[str, str] | None = None) -> str:
-    """Say which of a cluster's file systems is meant: IGFS_FS_NAME, or "igfs"."""
+    """Return the name of the file system within a cluster: IGFS_FS_NAME, or "igfs"."""
     return environment("IGFS_", ["FS_NAME"], env).get("fs_name", DEFAULT_NAME)
 
 
 def _legacy(env: Mapping[str, str]) -> ConnectOptions | None:
-    """Understand the variables of tensorflow-io's igfs; its port, 10500, is not the thin client's."""
+    """Read the variables of tensorflow-io's igfs; its port, 10500, is not the thin client's."""
     given = environment("IGFS_", ["HOST", "PORT"], env)
     if "host" not in given:
         return None

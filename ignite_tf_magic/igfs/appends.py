@@ -1,8 +1,8 @@
-"""Marks of the last appends in a file's entry, by which a lost answer is cleared up. Pure.
+"""Marks in a file's entry, which show whether an append without an answer was made. Pure.
 
-Whoever appends leaves a mark: the writer, and a number that grows with each of its publications. When no answer came,
-or an error after which the change may have been made, the mark says whether it was. Of each of the last 16 writers the
-last mark is kept.
+Every append leaves a mark: the writer, and a number that grows with each of its publications. After an append without
+an answer, or an error after which the change may have been made, the mark shows whether it was made. The entry keeps
+the last mark of each of the last 16 writers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WRITER_MASK = (1 << 64) - 1
 
 
 class AppendMark(NamedTuple):
-    """The last publication of a writer that a file holds."""
+    """The last publication of a writer that a file contains."""
 
     writer: int
     number: int
@@ -28,7 +28,7 @@ Marks = tuple[AppendMark, ...]
 
 
 def mark_of(writer: int, number: int) -> AppendMark:
-    """Return the mark of a writer's publication; of the writer's id, the last 64 bits."""
+    """Return the mark of a writer's publication; it keeps the last 64 bits of the writer's id."""
     return AppendMark(writer & _WRITER_MASK, number)
 
 
@@ -38,14 +38,15 @@ def marked(marks: Marks, mark: AppendMark) -> Marks:
 
 
 def holds(marks: Marks, mark: AppendMark) -> bool:
-    """Whether a publication was made, by a writer that made it or a later one."""
+    """Return whether a publication was made: its writer has a mark of this or a later publication."""
     return any(other.writer == mark.writer and other.number >= mark.number for other in marks)
 
 
 def may_be_forgotten(before: Marks, now: Marks) -> bool:
-    """Whether a mark that was added to `before` may have made room since, or been dropped by an earlier version.
+    """Return whether a mark added to `before` may have been pushed out since.
 
-    A mark that was there before, and still is, would have made room first.
+    An earlier version may also have dropped it. If a mark of `before` is still there, the added mark was not pushed
+    out: the older mark would have been first.
     """
     if before and not now:
         return True
@@ -53,14 +54,14 @@ def may_be_forgotten(before: Marks, now: Marks) -> bool:
 
 
 def encode(marks: Marks) -> bytes:
-    """Write marks as a part of an entry; nothing when there are none."""
+    """Encode marks as a part of an entry; empty if there are none."""
     if not marks:
         return b""
     return _HEAD.pack(_TAG, len(marks)) + b"".join(_MARK.pack(*mark) for mark in marks)
 
 
 def decode(part: bytes) -> Marks:
-    """Read that part of an entry; entries of earlier versions have none."""
+    """Decode that part of an entry; entries of earlier versions have none."""
     if len(part) < _HEAD.size or part[0] != _TAG:
         return ()
     _, count = _HEAD.unpack_from(part)

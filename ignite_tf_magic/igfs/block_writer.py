@@ -1,4 +1,4 @@
-"""Writing blocks that no file uses yet, so that they are found again when the writer dies."""
+"""Writes blocks that no file uses yet, so that they can be found again if the writer dies."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class BlockWriter:
         self._quota = quota
         self.writer = layout.new_id()
         self._intent: Intent | None = None
-        # Whether the journal holds the intent, as it is here.
+        # Whether the journal holds exactly `_intent`.
         self._is_journalled = False
         self._next_block = 0
         self._next_piece = FIRST_PIECE
         self._pipeline: Pipeline | None = None
         self._under_way: list[Ticket] = []
-        # Others have removed what they knew of; what was written after that is known here only.
+        # Others have removed the blocks that they knew of; only this object knows of later ones.
         self._taken_for_dead = False
 
     @property
     def intent_key(self) -> str:
-        """The journal's record of blocks that no file uses yet."""
+        """The key of the journal's record of blocks that no file uses yet."""
         return journal.key(INTENT, self.writer)
 
     @property
@@ -59,7 +59,7 @@ class BlockWriter:
         return (self._intent.blocks[0], self._intent.pieces[0]) != (self._next_block, self._next_piece)
 
     def put(self, data: bytes | bytearray | memoryview, *, piece: bool = False) -> Extent:
-        """Begin to write a block; up to 8 are under way."""
+        """Start to write a block; up to 8 blocks are in flight."""
         index = self._reserve(piece)
         self._quota.take(len(data))
         if self._pipeline is None:
@@ -76,7 +76,7 @@ class BlockWriter:
             self._under_way.clear()
 
     def read(self, extents: Iterable[Extent]) -> bytes:
-        """Read blocks, which must exist: small ones that are to be merged.
+        """Read existing blocks, small ones that will be merged.
 
         Raises:
             StaleFile: One is gone.
@@ -90,11 +90,11 @@ class BlockWriter:
         return b"".join(space for _, space in parts)
 
     def rewritten(self, extents: Sequence[Extent], data: Sequence[tuple[int, bytes]]) -> list[Extent]:
-        """Write blocks anew in which bytes of a file change; the others stay where they are.
+        """Write new blocks in place of those in which bytes of a file change; keep the others.
 
         Args:
             extents: All blocks of the file, from its beginning.
-            data: What is to be written at which offset, in order; what lies behind the blocks is left out.
+            data: The bytes to write and their offsets, in order; anything after the blocks is left out.
         """
         blocks: list[Extent] = []
         start = 0
@@ -111,7 +111,9 @@ class BlockWriter:
         return list(layout.joined(blocks))
 
     def settle(self, changes: Changes, *, keep: bool) -> None:
-        """In the transaction that makes a file use all blocks written so far: take them out of the journal.
+        """Take all blocks written so far out of the journal.
+
+        Runs in the transaction that makes a file use them.
 
         Raises:
             StaleFile: The journal's record is gone: others took this writer for dead.
@@ -129,14 +131,14 @@ class BlockWriter:
         changes.write_journal({self.intent_key: journal.encode(left) if left else None})
 
     def leave_trace(self) -> None:
-        """Make the next commit that keeps the intent leave a record in the journal, though no blocks were written."""
+        """Make the next commit with `keep` leave a record in the journal even if no blocks were written."""
         if self._intent is None:
             self._first_intent()
 
     def was_settled(self, read: Callable[[str], bytes | None]) -> bool:
-        """Whether the journal tells that an attempt at a commit was carried out that keeps the intent.
+        """Return whether the journal shows that an attempt at a commit with `keep` was made.
 
-        A commit that removes it leaves no trace here: the intent of a writer that is taken for dead is removed, too.
+        A commit that removes the intent leaves no evidence: the intent of a writer taken for dead is removed, too.
 
         Args:
             read: Reads a record of the journal.
@@ -151,7 +153,7 @@ class BlockWriter:
         return Intent(self._intent.client, (self._next_block, blocks), (self._next_piece, pieces))
 
     def settled(self, *, keep: bool) -> None:
-        """The transaction was committed."""
+        """Record that the transaction was committed."""
         if self._intent is not None:
             self._intent = self._left(keep)
             self._is_journalled = keep
@@ -159,10 +161,10 @@ class BlockWriter:
                 self._leases.leave()
 
     def close(self, collector: Collector) -> None:
-        """Let the connections go, and give up blocks that no file uses."""
+        """Release the connections, and abandon blocks that no file uses."""
         if self._pipeline is not None:
             with self._pipeline, suppress(IgniteTfError):
-                self.finish()  # or a block that is still under way would come after its removal
+                self.finish()  # else a block still in flight would arrive after its removal
             self._pipeline = None
         if self._intent is None:
             return
@@ -173,12 +175,12 @@ class BlockWriter:
             elif wrote:
                 collector.abandon(self.intent_key)
             else:
-                self._store.journal.remove(self.intent_key)  # it names only blocks that never came to be
+                self._store.journal.remove(self.intent_key)  # it names only blocks that were never written
         finally:
             self._leases.leave()
 
     def _unsettled(self) -> tuple[Extent, ...]:
-        """Name the blocks that were written and that no file uses; their sizes are left out."""
+        """Return the written blocks that no file uses, without their sizes."""
         if self._intent is None:
             return ()
         first_block, first_piece = self._intent.blocks[0], self._intent.pieces[0]
@@ -206,7 +208,10 @@ class BlockWriter:
         return self._intent
 
     def _write_intent(self, before: Intent | None, intent: Intent) -> None:
-        """Compared and set: where others have taken this writer for dead, its first blocks may be gone."""
+        """Write the intent, by compare-and-set if the journal has one already.
+
+        If the comparison fails, others have taken this writer for dead, and its first blocks may be gone.
+        """
         if before is None:
             self._store.journal.put(self.intent_key, journal.encode(intent))
         elif (
@@ -221,7 +226,7 @@ class BlockWriter:
 
 
 def overlay(content: bytearray, start: int, data: Iterable[tuple[int, bytes]]) -> None:
-    """Write data, each at its offset in a file, over the part of that file that begins at `start`."""
+    """Write data, each part at its offset in a file, over a section that begins at `start`."""
     for offset, part in data:
         first, last = max(offset, start), min(offset + len(part), start + len(content))
         if first < last:

@@ -20,8 +20,9 @@ _RENEWALS_TO_WAIT = 2
 class Collector:
     """Removes garbage. Thread-safe; several clients may do it at once.
 
-    Garbage of blocks is removed when no client can be reading them: when every client that was there when the
-    garbage was first seen has renewed its lease twice since, or is gone, and none says that it reads them.
+    Garbage blocks are removed once no client can be reading them. That is when every client that existed when the
+    garbage was first seen has renewed its lease twice since, or is gone, and no lease names their writer. Leases do not
+    keep superseded garbage.
     """
 
     def __init__(self, store: Store, tree: Tree) -> None:
@@ -35,7 +36,7 @@ class Collector:
         return {key: journal.decode(key, value) for key, value in all_rows(self._store.journal)}
 
     def sweep(self, max_records: int) -> int:
-        """Remove what is garbage by now, up to a number of records; gives how many records are left.
+        """Remove current garbage, up to a number of records, and return the number of records left.
 
         A second sweep by the same collector, some renewals later, removes what this one saw first.
         """
@@ -43,7 +44,8 @@ class Collector:
             return 0
         with self._lock:
             records = self.records()
-            # Read after what they protect: the lease of a client that came during the first reading is seen.
+            # Leases are read after the records that they protect, so that a client that came during the first reading
+            # is seen.
             later = self.records() if not all(isinstance(r, Lease) for r in records.values()) else records
             leases = {journal.number_of(k): r for k, r in later.items() if isinstance(r, Lease)}
             counters = {client: lease.counter for client, lease in leases.items()}
@@ -58,7 +60,7 @@ class Collector:
             self.remove(key, garbage[key])
         num_trees = sum(
             bool(garbage[key].directories) for key in ripe[:max_records]
-        )  # their files are garbage now
+        )  # their files have become garbage now
         return len(garbage) - len(ripe[:max_records]) + len(intents) + num_trees
 
     def _is_ripe(self, key: str, garbage: Garbage, counters: dict[int, int], read: frozenset[int]) -> bool:
@@ -68,7 +70,10 @@ class Collector:
         return garbage.superseded or not any(extent.writer in read for extent in garbage.extents)
 
     def abandon(self, intent_key: str) -> None:
-        """Turn the intent of a dead writer into garbage. If the writer lives after all, it cannot commit any more."""
+        """Turn the intent of a dead writer into garbage.
+
+        If the writer is alive after all, it can no longer commit.
+        """
 
         def act(changes: Changes) -> None:
             value = changes.read_journal(intent_key)
@@ -98,20 +103,23 @@ class Collector:
                 blocks.remove_all(keys)
 
     def _deepest_first(self, directory: int) -> Iterator[int]:
-        """Return a directory and those below it. Were this cut off in the middle, the rest could be found again."""
+        """Return a directory and those below it, deepest first.
+
+        An interrupted removal can then be resumed.
+        """
         found = {directory: None}
         waiting = [directory]
         for above in waiting:
             for page in self._tree.entries(above):
                 below = [node.id for _, node in page if isinstance(node, DirectoryNode)]
-                # An entry of another program may lead back: not for ever, and not to the root.
+                # An entry by another program may lead back: avoid an endless loop, and never follow it to the root.
                 new = [each for each in dict.fromkeys(below) if each not in found and each != ROOT_ID]
                 found |= dict.fromkeys(new)
                 waiting += new
         return reversed(found)
 
     def _purge(self, directory: int) -> None:
-        """Remove what lies in a directory that has been removed; blocks become garbage of their own."""
+        """Remove the contents of a removed directory; their blocks become garbage records of their own."""
         for page in self._tree.entries(directory):
             self._free_files([node for _, node in page if isinstance(node, FileNode)])
             self._store.meta.remove_all(sorted(entry_key(directory, name) for name, _ in page))

@@ -1,4 +1,4 @@
-"""File objects of igfs for Python: what `IgfsFileSystem.open` gives."""
+"""The file objects that `IgfsFileSystem.open` returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CACHED_BYTES = 1024 * 1024
 
 
 def read_between(reader: FileReader, start: int, stop: int | None) -> bytes:
-    """Return the bytes up to an offset, or to the end as it is when it is reached; the content is copied once."""
+    """Return the bytes up to an offset, or up to the end of a growing file; copies the content once."""
     wanted = (reader.node.size if stop is None else stop) - start
     space = memoryview(bytearray(min(max(wanted, 1), _PART_BYTES)))
     data = io.BytesIO()
@@ -90,7 +90,7 @@ class IgfsInput(io.BufferedReader):
 
     Attributes:
         path: Its path.
-        blocksize: How much fsspec's "blockcache::" fetches at once.
+        blocksize: Bytes that fsspec's "blockcache::" fetches at once.
     """
 
     def __init__(self, reader: FileReader, path: str, buffer_bytes: int) -> None:
@@ -103,12 +103,12 @@ class IgfsInput(io.BufferedReader):
 
     @property
     def size(self) -> int:
-        """Bytes of the file, as when it was opened or last read at its end."""
+        """Bytes of the file when it was opened or last read at its end."""
         return self._reader.node.size
 
     @property
     def cache(self) -> Any:
-        """What fsspec's "blockcache::" has put between this file and the cluster."""
+        """The cache that fsspec's "blockcache::" has put between this file and the cluster."""
         return self._raw_input.cache
 
     @cache.setter
@@ -117,12 +117,12 @@ class IgfsInput(io.BufferedReader):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the file was closed."""
         return super().closed
 
     @closed.setter
     def closed(self, _: bool) -> None:
-        """Fsspec's "blockcache::" says so after it has closed the file."""
+        """Ignore: fsspec's "blockcache::" sets this after it has closed the file."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return read_between(self._reader, start, end)
@@ -131,8 +131,8 @@ class IgfsInput(io.BufferedReader):
 class IgfsOutput(io.RawIOBase):
     """A file open for writing, in binary. `flush` publishes what was written so far, `close` the rest.
 
-    Leaving a `with` block by an exception leaves the file as it was after the last flush; also that of an object around
-    this one, such as those of `fsspec.open` and pandas, which then flush and close this one.
+    Leaving a `with` block by an exception keeps the file as it was after the last flush. This also holds for the `with`
+    block of a wrapper, such as those of `fsspec.open` and pandas, which then flushes and closes this object.
     """
 
     def __init__(self, writer: FileWriter, path: str, mode: str, *, autocommit: bool = True) -> None:
@@ -144,46 +144,49 @@ class IgfsOutput(io.RawIOBase):
         self.mode = mode
 
     def writable(self) -> bool:
-        """Whether it can be written to."""
+        """Return True: the file can be written to."""
         return True
 
     def readinto(self, _: Any) -> int:
-        """Refuse.
+        """Raise UnsupportedOperation.
 
         Raises:
-            UnsupportedOperation: Always, as of local files that are written.
+            UnsupportedOperation: Always, as for local files open for writing.
         """
         raise io.UnsupportedOperation("read")
 
     def write(self, data: Any) -> int:
-        """Add bytes; all are taken."""
-        if self._is_given_up:  # what was buffered above
+        """Add all of the bytes; return their number."""
+        if self._is_given_up:  # bytes that a wrapper had buffered
             return memoryview(data).nbytes
         return self._writer.write(data)
 
     def seekable(self) -> bool:
-        """Return True: text around this asks where it begins, to write a byte order mark at the file's beginning."""
+        """Return True.
+
+        Text wrappers ask for the position, to write a byte order mark at the file's beginning.
+        """
         return True
 
     def tell(self) -> int:
-        """Return the size of the file with all that was written."""
+        """Return the size of the file with everything written."""
         return self._writer.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to the end, where it is already.
+        """Seek to the end, which is the current position; return it.
 
         Raises:
-            InvalidPath: To anywhere else. Libraries that try, such as zipfile, then write without going back.
+            InvalidPath: Any other position. Libraries that try, such as zipfile, then write without going back.
         """
         if (offset, whence) == (0, io.SEEK_END):
             return self.tell()
         raise _not_there(offset, self.path)
 
     def truncate(self, size: int | None = None) -> int:
-        """Leave the file as long as it is.
+        """Accept only the current size, and return it.
 
         Raises:
-            InvalidPath: It is to have another size; `IgfsFileSystem.truncate` cuts files that are closed.
+            InvalidPath: Any other size; `IgfsFileSystem.truncate` cuts files that are closed.
         """
         if size not in (None, self.tell()):
             raise _not_there(size or 0, self.path)
@@ -197,7 +200,7 @@ class IgfsOutput(io.RawIOBase):
             self._writer.flush()
 
     def close(self) -> None:
-        """Publish the rest; in an fsspec transaction that is left to `commit`."""
+        """Publish the rest; in an fsspec transaction, `commit` does that."""
         if self.closed:
             return
         if self._is_failing():
@@ -211,11 +214,11 @@ class IgfsOutput(io.RawIOBase):
             self._autocommit = autocommit
 
     def commit(self) -> None:
-        """Publish the file: the end of an fsspec transaction."""
+        """Publish the file, at the end of an fsspec transaction."""
         self._writer.close()
 
     def discard(self) -> None:
-        """Abandon the file: what writes it has failed."""
+        """Abandon the file, because its writer failed."""
         self._is_given_up = True
         self._writer.discard()
 
@@ -225,9 +228,10 @@ class IgfsOutput(io.RawIOBase):
         self.close()
 
     def _is_failing(self) -> bool:
-        """Whether this is called because an exception ends a `with` block that the file was opened in.
+        """Return whether an exception is ending a `with` block in which the file was opened.
 
-        Objects around files only close these at their end, whatever the reason: it is an argument of their `__exit__`.
+        Wrappers only close this file at their end, whatever the reason. The exception is visible only as an argument of
+        their `__exit__`, so this looks for it in the frames of callers.
         """
         error = sys.exc_info()[1]
         if error is None or error is self._raised_before:
@@ -256,7 +260,7 @@ def _is_given(error: BaseException, frame: FrameType) -> bool:
 
 
 class IgfsText(io.TextIOWrapper):
-    """A file open for writing text. Leaving a `with` block by an exception gives it up."""
+    """A file open for writing text. Leaving a `with` block by an exception abandons it."""
 
     def __init__(self, output: Any, path: str, **options: Any) -> None:
         super().__init__(output, **options)
@@ -264,10 +268,10 @@ class IgfsText(io.TextIOWrapper):
         self.path = path
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to the end, where it is already.
+        """Seek to the end, which is the current position; return it.
 
         Raises:
-            InvalidPath: To anywhere else.
+            InvalidPath: Any other position.
         """
         end = self.tell()
         if (offset, whence) not in ((end, io.SEEK_SET), (0, io.SEEK_CUR), (0, io.SEEK_END)):
@@ -281,26 +285,26 @@ class IgfsText(io.TextIOWrapper):
 
 
 class CompressedOutput(io.BufferedIOBase):
-    """A file open for writing through one of fsspec's compressions, which leave the file below them open."""
+    """A file open for writing through one of fsspec's compressors, which leave the underlying file open."""
 
     def __init__(self, output: IgfsOutput, compressor: Any) -> None:
         self._output = output
         self._compressor = compressor
 
     def writable(self) -> bool:
-        """Whether it can be written to."""
+        """Return True: the file can be written to."""
         return True
 
     def seekable(self) -> bool:
-        """Whether the compression knows where it is."""
+        """Return whether the compressor knows its position."""
         return bool(self._compressor.seekable())
 
     def tell(self) -> int:
-        """Return how many bytes were written, before they are compressed."""
+        """Return the number of bytes written, before compression."""
         return int(self._compressor.tell())
 
     def write(self, data: Any) -> int:
-        """Add bytes; all are taken."""
+        """Add all of the bytes; return their number."""
         self._compressor.write(data)
         return memoryview(data).nbytes
 

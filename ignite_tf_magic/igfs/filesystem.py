@@ -5,7 +5,7 @@
         file.write("...")
     pandas.read_csv("igfs:///data/train.csv")
 
-Whatever asks fsspec, as pandas does, finds it by the scheme alone.
+Libraries that use fsspec, such as pandas, find it by the scheme alone.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _COPY_BYTES = 8 * 1024 * 1024
 class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files kept in the caches of an Ignite cluster.
 
-    Opened for writing, a file is seen when it is flushed or closed, whole; a `with` block that is left by an exception
-    leaves the old file. Opened for reading, it keeps its content when it is replaced, and grows when it is appended to.
-    `mv` is one step, for whole directories too.
+    A file opened for writing becomes visible as a whole when it is flushed or closed; a `with` block that ends by an
+    exception leaves the old file. A file opened for reading keeps its content when it is replaced, and grows when it is
+    appended to. `mv` is one step, even for whole directories.
 
     Args:
         host: A node; default: the configured or the embedded cluster (see `igfs.addresses`).
         port: Its thin client port.
-        username: Instead of the configured one.
-        password: Instead of the configured one.
-        fs_name: Which of the cluster's file systems; "igfs" is created when first written to.
+        username: Replaces the configured one.
+        password: Replaces the configured one.
+        fs_name: Which of the cluster's file systems to use; the first write to "igfs" creates it.
         auto_mkdir: Whether writing a file creates the directories above it, as object stores seem to.
-        block_bytes: Size of the blocks that are written.
+        block_bytes: Size of new blocks.
     """
 
     protocol = paths.SCHEME
@@ -100,16 +100,16 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def fsid(self) -> str:
-        """Name the file system."""
+        """The name of the file system."""
         return f"{paths.SCHEME}-{self.volume.store.name}"
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Describe a file or directory, with one request once its directory is known."""
+        """Describe a file or directory, by one request once its directory is known."""
         where = self._parse(path)
         return _entry(paths.render(where), self.volume.stat(where))
 
     def exists(self, path: str, **_: Any) -> bool:
-        """Whether something has that path. A cluster that does not answer is an error, not False."""
+        """Return whether the path exists. A cluster that does not answer is an error, not False."""
         try:
             self.info(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -117,11 +117,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return True
 
     def isdir(self, path: str) -> bool:
-        """Whether a directory has that path. A cluster that does not answer is an error, not False."""
+        """Return whether the path is a directory. A cluster that does not answer is an error, not False."""
         return self.exists(path) and self.info(path)["type"] == "directory"
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """List a directory, sorted by name; of a file, the file itself."""
+        """List a directory, sorted by name; for a file, list the file itself."""
         where = self._parse(path)
         node = self.volume.stat(where)
         if isinstance(node, FileNode):
@@ -141,14 +141,16 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         above: frozenset[int] = frozenset(),
         **options: Any,
     ) -> Iterator[Any]:
-        """List all below a path. Left out is only what is gone; a cluster that does not answer is an error.
+        """List everything below a path; leave out only what has vanished meanwhile.
+
+        A cluster that does not answer is an error.
 
         Args:
             path: Where to begin.
-            maxdepth: How many levels, at most.
+            maxdepth: The maximum number of levels.
             topdown: Whether a directory comes before those in it.
             on_error: See fsspec.
-            above: Ids of the directories that led here, by which fsspec's own recursion hands them down.
+            above: Ids of the directories that led here; fsspec's own recursion passes them down.
             options: See fsspec.
 
         Raises:
@@ -162,7 +164,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         try:
             node = self.volume.stat(path)
         except OSError:
-            return set()  # to list it fails, too, and `on_error` says what is done then
+            return set()  # listing it fails, too, and `on_error` decides then
         if isinstance(node, DirectoryNode) and node.id in above:
             raise CorruptRecord(
                 f"the entry {path[-1]!r} of this directory leads back to a directory above it; another program has "
@@ -172,7 +174,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return {node.id} if isinstance(node, DirectoryNode) else set()
 
     def iter_pages(self, path: str) -> Iterator[list[dict[str, Any]]]:
-        """List a directory of any size by pages of up to 1,000 entries, in no order."""
+        """List a directory of any size in lists of up to 1,000 entries, in no order."""
         where = self._parse(path)
         for page in self.volume.entries(where):
             yield [_entry(paths.render((*where, name)), node) for name, node in page]
@@ -199,10 +201,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; with `recursive` directories, each with all its contents as one step.
+        """Remove files; with `recursive` also directories, each with all its contents as one step.
 
         Raises:
-            PathIsDirectory: It is a directory, empty or not, and not `recursive`.
+            PathIsDirectory: The path is a directory, empty or not, and `recursive` is False.
         """
         if maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
@@ -211,7 +213,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             names = self.matches(self._strip_protocol(item))
             for name in names:
                 if any(name.startswith(f"{other}/") for other in names):
-                    continue  # it goes with that directory
+                    continue  # removed together with that directory
                 if not isinstance(self.volume.stat(self._parse(name)), DirectoryNode):
                     self.rm_file(name)
                 elif recursive:
@@ -220,9 +222,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     raise PathIsDirectory("this is a directory: remove it with recursive=True or rmdir", name)
 
     def matches(self, path: str) -> list[str]:
-        """Return the paths that a pattern means: * and ? and [a-z] in names, ** for directories at any depth.
+        """Return the paths that match a pattern: * and ? and [a-z] in names, ** for directories at any depth.
 
-        A path that exists as it stands is no pattern, and one without such signs means itself, existing or not.
+        A pattern that is itself an existing path means that path. A path without these characters is returned whether
+        it exists or not.
 
         Raises:
             PathNotFound: Nothing matches.
@@ -237,9 +240,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def mv(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> None:
-        """Move a file, or a directory with all its contents, as one step; into `path2` if that is a directory.
+        """Move a file, or a directory with all its contents, as one step.
 
-        The directories above the target are created first where they are missing, unless `auto_mkdir` is False.
+        If `path2` is a directory, the move is into it. Unless `auto_mkdir` is False, missing directories above the
+        target are created first.
         """
         if not isinstance(path1, str | os.PathLike) or not isinstance(path2, str | os.PathLike):
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
@@ -264,15 +268,15 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self._with_parents(target, lambda: self.volume.copy(source, target))
 
     def created(self, path: str) -> datetime:
-        """Tell when a file was created or replaced."""
+        """Return the time at which a file was created or replaced."""
         return _moment(self.info(path)["created_ns"])
 
     def modified(self, path: str) -> datetime:
-        """Tell when a file was last written to."""
+        """Return the time at which a file was last written to."""
         return _moment(self.info(path)["mtime_ns"])
 
     def touch(self, path: str, truncate: bool = True, **_: Any) -> None:
-        """Create an empty file, or empty one that is there; without `truncate` only set its modification time."""
+        """Create an empty file, or empty an existing one; without `truncate` only set its modification time."""
         where = self._parse(path)
         if not truncate and self.exists(path):
             self.volume.set_mtime(where, time.time_ns())
@@ -282,7 +286,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self._with_parents(where, lambda: self.volume.make_file(where))
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut a file, or fill it up with zeros."""
+        """Cut a file, or extend it with zeros."""
         self.volume.truncate(self._parse(path), size)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
@@ -292,7 +296,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return read_between(reader, first, last)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        """Write a whole file; mode "create" wants that there is none."""
+        """Write a whole file; mode "create" requires that none exists."""
         where = self._parse(path)
         write_mode = OpenMode.CREATE if mode == "create" else OpenMode.REPLACE
         if self._intrans:
@@ -348,7 +352,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return IgfsOutput(writer, path, mode, autocommit=autocommit)
 
     def _with_parents(self, path: paths.Path, write: Callable[[], T]) -> T:
-        """Do something, and again with the directories above when one is missing: asking before costs more."""
+        """Run `write`; if a directory is missing, create it and run `write` again.
+
+        Checking first would cost more.
+        """
         try:
             return write()
         except PathNotFound:
@@ -362,10 +369,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 def _split(uri: str) -> tuple[str, str]:
-    """Divide an address into authority and path.
+    """Split an address into authority and path.
 
-    pathlib makes one slash of several, and `datasets` then reads igfs:///data/x as igfs://data/x. A name without a port
-    that no machine has, and the directory at the top has, is therefore the first of the path.
+    pathlib collapses several slashes into one, and `datasets` then reads igfs:///data/x as igfs://data/x. A name
+    without a port that is not a machine's but exists in the root directory therefore becomes the first name of the
+    path.
     """
     authority, path = paths.split_uri(uri)
     if authority and ":" not in authority and not _is_machine(authority) and _is_at_top(authority):
@@ -384,7 +392,7 @@ def _is_at_top(name: str) -> bool:
     try:
         return bool(IgfsFileSystem().exists(f"/{name}"))
     except IgniteTfError:
-        return False  # no cluster is configured, or it does not answer: the address alone counts
+        return False  # without a configured cluster that answers, the address alone counts
 
 
 def _unless_gone(error: OSError) -> None:

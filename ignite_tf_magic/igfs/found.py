@@ -1,4 +1,4 @@
-"""Answers of a look at a path. Pure."""
+"""Results of path lookups. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROOT = DirectoryNode(ROOT_ID, 0)
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """What is known of a path: the nodes from the root down, as far as they exist.
+    """The nodes along a path from the root down, as far as they exist.
 
     Attributes:
-        nodes: The root, then the node of each name; shorter than the path when something is missing.
+        nodes: The root, then the node of each name; shorter than the path if something is missing.
         record: The row of the last node, as it was read; empty for the root.
     """
 
@@ -26,11 +26,11 @@ class ResolvedPath:
 
     @property
     def node(self) -> Node | None:
-        """What the path leads to, or None."""
+        """The node at the end of the path, or None."""
         return self.nodes[-1] if len(self.nodes) == len(self.path) + 1 else None
 
     def must(self) -> Node:
-        """Return what the path leads to.
+        """Return the node at the end of the path.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -43,7 +43,7 @@ class ResolvedPath:
         return node
 
     def directory(self) -> DirectoryNode:
-        """Return the directory that the path leads to.
+        """Return the directory at the end of the path.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -55,7 +55,7 @@ class ResolvedPath:
         return node
 
     def parent(self) -> DirectoryNode:
-        """Return the directory that holds the path's last name, or would hold it.
+        """Return the directory that contains the path's last name, or would contain it.
 
         Raises:
             PathNotFound: There is no such directory.
@@ -78,17 +78,17 @@ class ResolvedPath:
 
 
 def is_same(there: Node | None, meant: Node) -> bool:
-    """Whether an entry is the one that was meant, though it may have grown since."""
+    """Return whether an entry is the intended one, though it may have grown since."""
     if isinstance(there, FileNode) and isinstance(meant, FileNode):
         return there.version == meant.version
     return isinstance(there, DirectoryNode) and isinstance(meant, DirectoryNode) and there.id == meant.id
 
 
 def must_not_lie_in(node: Node, target: ResolvedPath) -> None:
-    """Refuse to move a directory to a path that leads through it.
+    """Raise if a directory would be moved to a path that leads through it.
 
     Raises:
-        InvalidPath: It does.
+        InvalidPath: The target leads through the directory.
     """
     if isinstance(node, DirectoryNode) and any(
         isinstance(above, DirectoryNode) and above.id == node.id for above in target.nodes[: len(target.path)]

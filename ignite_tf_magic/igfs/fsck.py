@@ -1,4 +1,4 @@
-"""Checks a file system: every name leads to an entry, every file has its blocks, and nothing lies around."""
+"""Checks a file system: every name has an entry, every file has its blocks, and nothing unused remains."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What was found.
+    """The result of a check.
 
     Attributes:
         num_bytes: Content of all files.
         num_blocks: Blocks that files use.
         num_waiting: Records of the journal: files being written, and content that readers may still need.
-        problems: What is wrong, a sentence each; the same two times, so nothing that only was on its way.
-        repaired: What was done about it.
+        problems: A sentence for each problem. Each was found by two checks in a row, which excludes changes in
+            progress.
+        repaired: A sentence for each repair.
     """
 
     num_files: int = 0
@@ -48,17 +49,19 @@ class FsckReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong, or all of it was repaired."""
+        """Whether there are no problems, or all of them were repaired."""
         return not self.problems
 
 
 def fsck(volume: Volume, *, repair: bool = False, report: Report = lambda _: None) -> FsckReport:
-    """Check a file system while it is in use. Blocks; the whole metadata is read, and blocks only when too many.
+    """Check a file system while it is in use; blocks until done.
+
+    It reads the whole metadata, but reads blocks only if there are more of them than files use.
 
     Args:
         volume: The file system.
         repair: Remove what is unreachable, and names that lead nowhere. Lost content stays lost.
-        report: Told one line at a time what is being done.
+        report: Receives progress, one line at a time.
     """
     with volume.in_use():
         return _checked(volume, repair, report) if volume.store.exists() else FsckReport()
@@ -90,14 +93,14 @@ def _sweep(volume: Volume, report: Report) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Something wrong, and what repairs it; None when nothing does."""
+    """A problem, and its repair; None if there is none."""
 
     text: str
     repair: Callable[[], object] | None = None
 
 
 class _Ranges:
-    """Which blocks of which writers."""
+    """A set of blocks, as index ranges by writer."""
 
     def __init__(self) -> None:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
@@ -121,7 +124,7 @@ class _Ranges:
 
 
 class _Inspection:
-    """One look at everything."""
+    """One check of everything."""
 
     def __init__(self, volume: Volume, report: Report) -> None:
         self.problems: dict[str, _Problem] = {}
@@ -135,7 +138,7 @@ class _Inspection:
         self._in_journal = _Ranges()
 
     def run(self) -> _Inspection:
-        """Look; blocks until done."""
+        """Run the check; blocks until done."""
         records = self._volume.collector.records()
         self._num_waiting = sum(not isinstance(record, Lease) for record in records.values())
         self._report("reading directories")
@@ -150,7 +153,7 @@ class _Inspection:
         return self
 
     def summary(self) -> FsckReport:
-        """Say what was found."""
+        """Return the results."""
         return FsckReport(
             self._num_files,
             self._num_directories,
@@ -161,7 +164,7 @@ class _Inspection:
         )
 
     def repair(self) -> tuple[str, ...]:
-        """Repair what can be; gives what was done."""
+        """Repair what can be repaired; return a sentence for each repair."""
         repairable = [problem for problem in self.problems.values() if problem.repair]
         for problem in repairable:
             if problem.repair:
@@ -182,7 +185,7 @@ class _Inspection:
                 rows = self._store.read(entry_key(directory, name) for name in page)
                 for name in page:
                     if is_removed and entry_key(directory, name) not in rows:
-                        continue  # entries go before names: a sweep was cut off, and goes on later
+                        continue  # a removal deletes entries before names: an interrupted sweep continues later
                     node = self._node(directory, (*path, name), rows)
                     if isinstance(node, FileNode):
                         self._note_file(render((*path, name)), node, is_removed=is_removed)
@@ -193,7 +196,7 @@ class _Inspection:
                         waiting.append((node.id, (*path, name)))
 
     def _node(self, directory: int, path: Path, rows: dict[str, bytes]) -> DirectoryNode | FileNode | None:
-        """Check one entry; gives it when it can be read."""
+        """Check one entry; return its node if it can be read."""
         key, where = entry_key(directory, path[-1]), render(path)
         self._rows.add(key)
         try:
@@ -211,7 +214,7 @@ class _Inspection:
             return None
 
     def _remove_entry(self, directory: int, name: str) -> None:
-        """Remove a name and its row; what that leads to, if nothing else does, is found by the next check."""
+        """Remove a name and its row. The next check finds what they led to, if nothing else leads there."""
         self._remove_name(directory, name)
         self._store.meta.remove(entry_key(directory, name))
 
@@ -219,7 +222,9 @@ class _Inspection:
         self._store.transact(lambda changes: self._volume.tree.remove_name(changes, directory, name))
 
     def _note_file(self, where: str, node: FileNode, *, is_removed: bool) -> None:
-        if is_removed:  # garbage of its own: blocks may be gone before the entry
+        if (
+            is_removed
+        ):  # a sweep frees the blocks by a garbage record of their own, perhaps before it removes the entry
             self._in_journal.add(node.extents)
         else:
             self._check_file(where, node)
@@ -253,7 +258,10 @@ class _Inspection:
                 self._in_journal.add(record.extents(journal.number_of(key)))
 
     def _find_orphans(self) -> None:
-        """Look for blocks that nothing names; their keys come only with their content, so they are counted first."""
+        """Look for blocks that nothing names, if counting shows any.
+
+        Counting comes first, because keys of blocks can only be read together with their content.
+        """
         blocks = self._store.blocks
         waiting = sum(blocks.contains(k) for k in self._in_journal.all_keys() if not self._in_files.has(k))
         surplus = blocks.size() - self._in_files.num_blocks() - waiting

@@ -1,11 +1,11 @@
-"""Records of what is under way or to be cleaned up: who writes, who reads, what is garbage. Pure.
+"""Records of current work and of cleanup: who writes, who reads, what is garbage. Pure.
 
-- An *intent* names blocks that were or will be written and that no file uses yet. It is written before them, and
-  the commit that makes a file use them removes it in the same transaction. A writer that dies leaves it behind.
-- *Garbage* names blocks, or a whole directory, that no file uses any more. It is written in the transaction that
-  replaces or removes the file, and stays until nobody reads the blocks.
-- A *lease* says that a client lives and whose blocks it is reading. The server forgets it when it is not
-  renewed, so no clocks are compared.
+- An *intent* names blocks that were or will be written and that no file uses yet. It is written before them, and the
+  commit that makes a file use them removes it in the same transaction. A writer that dies leaves it behind.
+- *Garbage* names blocks, or a whole directory, that no file uses any more. The transaction that replaces or removes the
+  file writes it, and it stays until nobody reads the blocks.
+- A *lease* shows that a client is alive and whose blocks it is reading. The server forgets a lease that is not renewed,
+  so no clocks are compared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ INTENT, GARBAGE, LEASE = "w/", "g/", "c/"
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Blocks of a writer that no file uses: whole ones and pieces, from the first to before the last."""
+    """Blocks of a writer that no file uses: ranges of whole blocks and of pieces, each excluding its end."""
 
     client: int
     blocks: tuple[int, int]
     pieces: tuple[int, int]
 
     def extents(self, writer: int) -> tuple[Extent, ...]:
-        """Name the blocks; their sizes are unknown."""
+        """Return the blocks; their sizes are unknown."""
         ranges = (self.blocks, self.pieces)
         return tuple(Extent(writer, first, end - first, 1) for first, end in ranges if end > first)
 
@@ -38,7 +38,7 @@ class Garbage:
     """Blocks that no file uses any more, and removed directories.
 
     Attributes:
-        superseded: The same bytes lie in other blocks of the same file, where its readers find them.
+        superseded: Whether other blocks of the same file hold the same bytes, so that its readers find them there.
         directories: Ids of directories whose contents are to be removed.
     """
 
@@ -49,7 +49,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A living client: how often it renewed the lease, and whose blocks it reads."""
+    """A living client: the number of times it renewed the lease, and the writers whose blocks it reads."""
 
     counter: int
     writers: frozenset[int]
@@ -69,7 +69,7 @@ def number_of(record_key: str) -> int:
 
 
 def garbage_row(garbage: Garbage) -> dict[str, bytes]:
-    """Return a new record of garbage as a row to be written."""
+    """Return a new garbage record as a row to write."""
     return {key(GARBAGE, new_id()): encode(garbage)}
 
 
@@ -79,7 +79,7 @@ def empty_intent(client: int) -> Intent:
 
 
 def encode(record: JournalRecord) -> bytes:
-    """Write a record as a row's value."""
+    """Encode a record as a row's value."""
     if isinstance(record, Intent):
         return json.dumps([record.client, record.blocks, record.pieces]).encode()
     if isinstance(record, Garbage):
@@ -88,10 +88,10 @@ def encode(record: JournalRecord) -> bytes:
 
 
 def decode(record_key: str, value: bytes) -> JournalRecord:
-    """Read a row's value.
+    """Decode a row's value.
 
     Raises:
-        CorruptRecord: It is no such record.
+        CorruptRecord: It is not such a record.
     """
     try:
         fields = json.loads(value)

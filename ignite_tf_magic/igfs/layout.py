@@ -1,9 +1,9 @@
 """Layout of a file in rows: its node (metadata), and the extents that name its blocks. Pure.
 
-A file's content is its extents, in order, and then its tail, a few bytes kept in the node itself. An extent is a
-run of equally large blocks written by one writer; blocks are never written a second time. A file that grows by
-many small flushes collects pieces, which are merged 16 at a time, so that a flush of 100 bytes costs a rewritten
-node of some hundred bytes, and each byte is rewritten at most three times before it lies in a whole block.
+A file's content is its extents, in order, and then its tail, a few bytes kept in the node itself. An extent is a run of
+equally large blocks by one writer; blocks are never rewritten. A file that grows by many small flushes collects pieces,
+which are merged 16 at a time. A flush of 100 bytes therefore rewrites only a node of some hundred bytes, and each byte
+is rewritten at most three times before it is in a whole block.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileNode:
-    """What a directory entry says of a file.
+    """The directory entry of a file.
 
     Attributes:
         version: Changes when the content is replaced, not when it grows.
-        created_ns: Since 1970.
-        mtime_ns: Since 1970.
+        created_ns: Creation time, in nanoseconds since 1970.
+        mtime_ns: Modification time, in nanoseconds since 1970.
         extents: All but the last bytes of the content.
         tail: The last bytes.
-        marks: Who appended last.
+        marks: The last appends.
     """
 
     version: int
@@ -92,16 +92,16 @@ class FileNode:
 
     @property
     def writers(self) -> frozenset[int]:
-        """Whose blocks it uses."""
+        """The writers of its blocks."""
         return frozenset(extent.writer for extent in self.extents)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryNode:
-    """What a directory entry says of a directory. Its children are found by its id, whatever its name.
+    """The directory entry of a directory. Its children are found by its id, whatever its name.
 
     Attributes:
-        set_mtime_ns: The time that somebody has given it; None when nobody has.
+        set_mtime_ns: A modification time that was set explicitly; None if there is none.
     """
 
     id: int
@@ -110,7 +110,7 @@ class DirectoryNode:
 
     @property
     def mtime_ns(self) -> int:
-        """When it was made, unless it was set; what happens inside does not touch its node."""
+        """The creation time, unless another time was set; changes inside do not touch the directory's node."""
         return self.created_ns if self.set_mtime_ns is None else self.set_mtime_ns
 
 
@@ -118,7 +118,7 @@ Node = FileNode | DirectoryNode
 
 
 def new_id() -> int:
-    """Return an id that nothing else has."""
+    """Return a unique id."""
     return secrets.randbits(8 * ID_BYTES - 1) + 1
 
 
@@ -138,9 +138,9 @@ def entry_key(directory: int, name: str) -> str:
 
 
 def encode(node: Node) -> bytes:
-    """Write a node as a row's value."""
+    """Encode a node as a row's value."""
     if isinstance(node, DirectoryNode):
-        # Earlier versions of this package pass over what stands behind the first time.
+        # Earlier versions of this package skip everything after the first time.
         times = [node.created_ns] if node.set_mtime_ns is None else [node.created_ns, node.set_mtime_ns]
         body = _HEAD.pack(_FORMAT, NodeKind.DIRECTORY) + _id(node.id) + struct.pack(f"<{len(times)}q", *times)
     else:
@@ -154,7 +154,7 @@ def _encode_file(node: FileNode) -> bytes:
     parts.append(_FILE.pack(node.created_ns, node.mtime_ns, len(writers), len(node.extents), len(node.tail)))
     parts += [_id(writer) for writer in writers]
     parts += [_EXTENT.pack(writers[e.writer], e.first, e.num_blocks, e.block_bytes) for e in node.extents]
-    # Earlier versions of this package find the tail from the end, and pass over what stands before it.
+    # Earlier versions of this package find the tail from the end, and skip what precedes it.
     return b"".join([*parts, appends.encode(node.marks), node.tail])
 
 
@@ -163,10 +163,10 @@ def _id(number: int) -> bytes:
 
 
 def decode(record: bytes) -> Node:
-    """Read a row's value.
+    """Decode a row's value.
 
     Raises:
-        CorruptRecord: It is not such a record, or from a later version of this package.
+        CorruptRecord: It is not such a record, or a later version of this package wrote it.
     """
     body = record[: -_CHECKSUM.size]
     if len(record) < _HEAD.size + _CHECKSUM.size or _CHECKSUM.unpack(record[-4:])[0] != zlib.crc32(body):
@@ -220,7 +220,7 @@ class BlockMap:
 
     @property
     def tail_start(self) -> int:
-        """Where the blocks end and the tail begins."""
+        """The offset at which the blocks end and the tail begins."""
         return self._starts[-1]
 
     def at(self, offset: int) -> Block:
@@ -235,7 +235,7 @@ class BlockMap:
         )
 
     def between(self, start: int, stop: int) -> list[Block]:
-        """Return the blocks that hold the bytes from `start` to before `stop`, as far as there are blocks."""
+        """Return the blocks that hold the bytes from `start` to before `stop`, without the tail."""
         found = []
         while start < min(stop, self.tail_start):
             block = self.at(start)
@@ -245,7 +245,7 @@ class BlockMap:
 
 
 def joined(extents: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Make one run of neighbours that continue each other; leave out empty ones."""
+    """Merge neighbouring extents that continue each other; leave out empty ones."""
     runs: list[Extent] = []
     for extent in extents:
         if not extent.num_blocks:
@@ -263,9 +263,9 @@ def joined(extents: Sequence[Extent]) -> tuple[Extent, ...]:
 
 
 def victims(extents: Sequence[Extent], more_bytes: int, block_bytes: int = BLOCK_BYTES) -> tuple[Extent, ...]:
-    """Choose the last pieces of a file that are to be merged with `more_bytes` that follow them.
+    """Return the last pieces of a file that are to be merged with the following `more_bytes`.
 
-    All pieces, when that makes a whole block; else the small ones, when there are 15 of them.
+    All pieces, if they make a whole block together; else the small ones, if there are 15 of them.
     """
     pieces = _last_below(extents, block_bytes)
     if sum(piece.num_bytes for piece in pieces) + more_bytes >= block_bytes:
@@ -297,7 +297,7 @@ def cut(node: FileNode, size: int) -> tuple[tuple[Extent, ...], Block | None]:
 
 
 def without(extents: Sequence[Extent], kept: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Return the blocks of one file that another does not use, which begins with some of them."""
+    """Return the blocks in `extents` that `kept`, which starts with some of them, does not use."""
     if not {extent.writer for extent in extents} & {extent.writer for extent in kept}:
         return tuple(extents)
     used = {

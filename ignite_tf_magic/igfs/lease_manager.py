@@ -1,4 +1,7 @@
-"""Says that this client lives and what it reads, removes what nobody reads any more, and hangs up when idle."""
+"""Keeps this client's lease, sweeps garbage, and disconnects when idle.
+
+The lease shows that the client is alive, and what it reads.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class LeaseManager:
         self._last_used = time.monotonic()
 
     def close(self) -> None:
-        """End the thread and give the lease up, at once or when the files that are open are closed."""
+        """End the thread and release the lease, at once or when the open files are closed."""
         self._notice_fork()
         with self._wake:
             self._closed = True
@@ -60,7 +63,7 @@ class LeaseManager:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Keep the connections while something goes on."""
+        """Keep the connections open during a `with` block."""
         self.begin()
         try:
             yield
@@ -68,7 +71,7 @@ class LeaseManager:
             self.leave()
 
     def enter(self) -> int:
-        """Make sure that this client has a lease, until `leave`; gives the client's id."""
+        """Make sure that this client has a lease until `leave`, and return the client's id."""
         self.begin()
         try:
             with self._wake:
@@ -81,12 +84,12 @@ class LeaseManager:
 
     @property
     def is_used(self) -> bool:
-        """Whether files are open or something goes on."""
+        """Whether files are open or operations are running."""
         return bool(self._users) and self._process == os.getpid()
 
     @property
     def has_lease(self) -> bool:
-        """Whether others know already that this client lives."""
+        """Whether others know already that this client is alive."""
         return bool(self._counter) and self._process == os.getpid()
 
     def leave(self) -> None:
@@ -99,7 +102,7 @@ class LeaseManager:
                 self._wake.notify_all()
 
     def hold(self, writers: frozenset[int]) -> None:
-        """Say that blocks of these writers are being read, from now on."""
+        """Protect the blocks of these writers from the sweeper until `let_go`."""
         self._notice_fork()
         with self._wake:
             self._reading.update(writers)
@@ -117,10 +120,10 @@ class LeaseManager:
 
     def _notice_fork(self) -> None:
         if self._process != os.getpid():
-            self._reset()  # the parent's thread is not here, and its lock may be held for ever
+            self._reset()  # the parent's thread is not here, and its lock may be held forever
 
     def begin(self) -> None:
-        """Keep the connections, until `leave`."""
+        """Keep the connections open until `leave`."""
         self._notice_fork()
         with self._wake:
             self._users += 1
@@ -148,11 +151,11 @@ class LeaseManager:
                     next_sweep = time.monotonic() + SWEEP_S
                     self._has_garbage = self._collector.sweep(_MAX_SWEPT) > 0
             except IgniteTfError:
-                continue  # no connection now: what this thread does is done by the next renewal or another client
+                continue  # no connection now: the next renewal, or another client, will do this thread's work
         self._hang_up()
 
     def _wait(self) -> bool:
-        """Wait for the next renewal; gives whether it is time to end."""
+        """Wait for the next renewal; return whether it is time to end."""
         with self._wake:
             if not self._closed or self._users:
                 self._wake.wait(RENEW_S)
@@ -166,14 +169,14 @@ class LeaseManager:
     def _hang_up(self) -> None:
         with self._wake:
             if self._thread is not None or self._users:
-                return  # somebody came meanwhile
+                return  # another user came meanwhile
             had_lease, self._counter = bool(self._counter), 0
             try:
                 if had_lease and self._store.is_connected:
                     self._store.journal.remove(journal.key(LEASE, self._client))
-                    self._client = layout.new_id()  # who comes back counts renewals from one again
+                    self._client = layout.new_id()  # a returning client counts its renewals from one again
                 if self._has_garbage:
                     self._collector.sweep(_MAX_SWEPT)
             except IgniteTfError:
-                pass  # the server forgets the lease by itself, and other clients find the garbage
+                pass  # the server drops the lease by itself, and other clients find the garbage
             self._store.close()

@@ -1,4 +1,4 @@
-"""Reading the names in a directory, of any size, while others change them."""
+"""Reads the names in a directory of any size while others change them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ignite_tf_magic.igfs import names
 from ignite_tf_magic.igfs.store import Store
 
-# Names that are read at once: these rows hold some thousand.
+# Rows of names per request; they hold some thousand names.
 _ROWS_PER_REQUEST = 16
 _COMMIT_PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
@@ -39,7 +39,7 @@ def names_in(store: Store, directory: int) -> Iterator[str]:
 def _read_nodes(store: Store, directory: int, places: list[str]) -> dict[str, names.NamesNode]:
     """Read nodes of a directory's names; those that do not exist are left out.
 
-    A commit makes its rows visible one after the other: a branch may be there before its children.
+    A commit makes its rows visible one after the other: a branch may be visible before its children.
     """
     found = _read_rows(store, directory, places)
     for pause_s in _COMMIT_PAUSES_S:

@@ -1,4 +1,4 @@
-"""igfs as a directory of this machine, through FUSE (mfusepy and libfuse)."""
+"""Mounts igfs as a directory of this machine, through FUSE (mfusepy and libfuse)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SUBTYPE = "igfs"
 _FILE_SYSTEM_TYPE = f"fuse.{_SUBTYPE}"
 _DEVICE = LocalPath("/dev/fuse")
 _THREADS = 16
-# Reads until the mounting process has ended, and unmounts what is dead then: directory $0, by the command $@.
+# Waits until the mounting process has ended, then unmounts the dead mount: directory $0, by the command $@.
 _WATCH = 'cat; until [ -d "$0" ] || [ $((n += 1)) -gt 100 ]; do "$@"; sleep 0.1; done'
-# Errors that a program sees as a number only, and a person would not understand by that.
+# Programs see these errors only as numbers, which do not explain them, so they are also logged.
 _TOLD = (errno.EIO, errno.ENOSPC, errno.EOPNOTSUPP, getattr(errno, "ESTALE", errno.EIO))
 _LOG = logging.getLogger(__name__)
 
@@ -35,27 +35,27 @@ _LOG = logging.getLogger(__name__)
 def mount(
     volume: Volume, path: Path, directory: LocalPath, name: str, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Show a directory of igfs in a local one; blocks until it is unmounted, also by SIGINT or SIGTERM.
+    """Mount a directory of igfs in a local one; blocks until it is unmounted, also by SIGINT or SIGTERM.
 
     Args:
         volume: Stays connected meanwhile.
         path: The directory of igfs.
-        directory: An existing local directory; what is in it is hidden meanwhile.
-        name: What `mount` and `df` call it.
-        ready: Called when it is mounted.
+        directory: An existing local directory; its contents are hidden meanwhile.
+        name: The name that `mount` and `df` show.
+        ready: Called once it is mounted.
 
     Raises:
-        MountError: FUSE is not there, or refused.
+        MountError: FUSE is missing, or failed.
     """
     fuse = library(directory)
     volume.directory(path)
     told: dict[str, Any] = {"fsname": name, "subtype": _SUBTYPE, "direct_io": True}
-    # Names are trusted for a moment, sizes never: Linux reads no more of a file than it takes its size to be.
+    # Linux may cache names for a moment, but never sizes: it reads no more of a file than its supposed size.
     trusted = {"attr_timeout": 0.0, "entry_timeout": TRUST_S}
     if fuse.fuse_version_major == 2:
         told["big_writes"] = True
     else:
-        told["max_idle_threads"] = _THREADS  # libfuse 3.14 complains of its own default
+        told["max_idle_threads"] = _THREADS  # libfuse 3.14 complains about its own default
     mounted = threading.Event()
 
     def begin(_: str) -> None:
@@ -63,7 +63,7 @@ def mount(
         ready()
 
     with _gone_with_this_process(directory), volume.in_use(), MountedFiles(volume, path) as files:
-        # Connected now: a file of options in the working directory is not found later, for libfuse leaves it.
+        # Connect now: libfuse leaves the working directory, and a file of options there could not be found later.
         volume.store.client()
         operations = SimpleNamespace(
             use_ns=True,
@@ -75,7 +75,7 @@ def mount(
             _careful(fuse)(operations, str(directory), foreground=True, **told, **trusted)
         except RuntimeError as error:
             if mounted.is_set():
-                return  # it was ended by a signal
+                return  # a signal ended it
             raise MountError(
                 f"libfuse could not mount igfs in {directory} (code {error}); what it said is above. "
                 f"{_instead(directory)}"
@@ -84,10 +84,10 @@ def mount(
 
 @contextlib.contextmanager
 def _gone_with_this_process(directory: LocalPath) -> Iterator[None]:
-    """Leave no dead mount when this process is killed.
+    """Leave no dead mount if this process is killed.
 
-    libfuse's auto_unmount leaves one now and then (6 of 60 on a busy machine, libfuse 3.14): it looks once, and may
-    look before Linux has ended the connection.
+    libfuse's auto_unmount sometimes leaves one (6 of 60 on a busy machine, libfuse 3.14): it checks once, perhaps
+    before Linux has ended the connection.
     """
     command = ["sh", "-c", _WATCH, str(directory), *_unmounting("-uz", "-f"), str(directory)]
     nowhere = subprocess.DEVNULL
@@ -98,12 +98,12 @@ def _gone_with_this_process(directory: LocalPath) -> Iterator[None]:
 
 
 def library(directory: LocalPath) -> Any:
-    """Load mfusepy and libfuse, when everything is there that a mount in a directory needs.
+    """Load mfusepy and libfuse, after checking everything else that a mount in a directory needs.
 
-    What a killed process has left mounted there is unmounted.
+    If a killed process has left a mount there, this unmounts it.
 
     Raises:
-        MountError: Something is not.
+        MountError: Something is missing.
     """
     if _is_dead(directory):
         unmount(directory)
@@ -136,7 +136,7 @@ def _instead(directory: LocalPath) -> str:
 
 
 def _careful(fuse: Any) -> Any:
-    """Refuse kinds of renaming that mfusepy would take for the plain one, such as exchanging two files."""
+    """Refuse kinds of renaming that mfusepy would treat as plain renaming, such as exchanging two files."""
 
     class Fuse(fuse.FUSE):  # type: ignore[misc, name-defined, unused-ignore]
         def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
@@ -149,7 +149,10 @@ def _careful(fuse: Any) -> Any:
 
 
 def _answering(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Return every error an errno; those that have none of their own are a failing device, and told in the log."""
+    """Give every error an errno: EIO if it has none of its own.
+
+    Errors that their number does not explain are also logged.
+    """
 
     @functools.wraps(operation)
     def call(*args: Any) -> Any:
@@ -165,10 +168,10 @@ def _answering(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unmount(directory: LocalPath) -> None:
-    """End a mount; returns when the directory is what it was.
+    """End a mount; returns once the directory is back to what it was.
 
     Raises:
-        MountError: igfs is not mounted there, or somebody uses it.
+        MountError: igfs is not mounted there, or something uses it.
     """
     is_dead = _is_dead(directory)
     if not is_mounted(directory):
@@ -184,13 +187,13 @@ def unmount(directory: LocalPath) -> None:
 
 
 def _unmounting(option: str, otherwise: str = "") -> list[str]:
-    """Return the command that unmounts the directory that follows: fusermount's option, or the one of umount."""
+    """Return a command to which the directory to unmount is appended: fusermount's, else umount's option."""
     program = shutil.which("fusermount3") or shutil.which("fusermount")
     return [program, option] if program else ["umount", *filter(None, [otherwise])]
 
 
 def _is_dead(directory: LocalPath) -> bool:
-    """Whether the process has ended that showed the files of this directory."""
+    """Return whether the process that served this directory's files has ended."""
     try:
         directory.stat()
     except OSError as error:
@@ -199,7 +202,7 @@ def _is_dead(directory: LocalPath) -> bool:
 
 
 def is_mounted(directory: LocalPath) -> bool:
-    """Whether igfs is mounted in a directory, also by another process."""
+    """Return whether igfs is mounted in a directory, even by another process."""
     mounts = LocalPath("/proc/self/mounts")
     if not mounts.exists():
         return os.path.ismount(directory)

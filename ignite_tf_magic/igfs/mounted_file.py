@@ -14,14 +14,14 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 
 _ZEROS = bytes(1024 * 1024)
-# Of what is written before the end of a file; more is published at once.
+# Limit for bytes written before the end of a file; more is published at once.
 _MAX_REWRITTEN_BYTES = 4 * 1024 * 1024
 
 
 class Written:
-    """What is written to a path in the mount and not published yet. Whoever uses it holds `lock`.
+    """The unpublished writes to a path in the mount. Callers must hold `lock`.
 
-    What is added to the end goes to the cluster as it comes; what is written before the end is kept in memory.
+    Data appended to the end goes to the cluster as it arrives; data written before the end is kept in memory.
     """
 
     def __init__(self, volume: Volume, path: Path) -> None:
@@ -37,20 +37,20 @@ class Written:
 
     @property
     def has_unpublished(self) -> bool:
-        """Whether others do not see all of it."""
+        """Whether there is data that others do not see yet."""
         return self._has_added or bool(self._rewritten)
 
     @property
     def size(self) -> int:
-        """Bytes of the file with what was added here and not published; 0 when nothing was."""
+        """Bytes of the file with its unpublished appends; 0 if there are none."""
         writer = self._writer
         return writer.tell() if writer is not None and self._has_added else 0
 
     def write(self, data: bytes, offset: int | None) -> bool:
-        """Write at an offset, None at the end; a hole is filled with zeros.
+        """Write at an offset, or at the end if it is None; a hole is filled with zeros.
 
         Returns:
-            Whether readers must open the file anew: much was kept in memory, and is published now.
+            Whether readers must reopen the file, because much data was kept in memory and has been published now.
 
         Raises:
             StaleFile: The file was removed.
@@ -74,11 +74,11 @@ class Written:
         return is_published
 
     def overlay(self, data: bytearray, offset: int) -> None:
-        """Write what is kept in memory over what was read."""
+        """Write the data kept in memory over what was read."""
         overlay(data, offset, self._rewritten)
 
     def publish_added(self) -> bool:
-        """Publish what was added to the end; gives whether there was anything."""
+        """Publish what was appended to the end; return whether there was anything."""
         if self._writer is None or not self._has_added:
             return False
         self._writer.flush()
@@ -86,7 +86,10 @@ class Written:
         return True
 
     def publish(self) -> bool:
-        """Publish all; gives whether something before the end has changed, so that readers must open it anew."""
+        """Publish everything; return whether readers must reopen the file.
+
+        They must if bytes before the end have changed.
+        """
         self.publish_added()
         if not self._rewritten:
             return False
@@ -96,7 +99,7 @@ class Written:
         return True
 
     def forget(self) -> None:
-        """Give up what was not published: the file has another content now, or is gone."""
+        """Discard what was not published, because the file was replaced or removed."""
         self._rewritten, self._has_added = [], False
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -115,7 +118,7 @@ class Written:
             writer.close()
 
     def close(self) -> None:
-        """Publish all: no handle is left."""
+        """Publish everything when the last handle is closed."""
         if self.is_removed:
             self.forget()
             return
@@ -126,7 +129,7 @@ class Written:
 
 
 class Handle:
-    """A handle of a file in the mount. Whoever uses it holds `lock`."""
+    """A handle of a file in the mount. Callers must hold `lock`."""
 
     def __init__(self, volume: Volume, path: Path, flags: int) -> None:
         self._volume = volume
@@ -137,7 +140,7 @@ class Handle:
         self._reader: FileReader | None = None if self.writes else volume.open_read(path)
 
     def read(self, size: int, offset: int) -> bytearray:
-        """Read from the content that the file had when it was opened, and what was appended and published."""
+        """Read the content that the file had when it was opened, and what was appended and published since."""
         if self._reader is None:
             self._reader = self._volume.open_read(self.path)
         data = bytearray(size)
@@ -146,7 +149,7 @@ class Handle:
         return data
 
     def forget_content(self) -> None:
-        """Open the file anew when it is read again: it has another content now, or another path."""
+        """Reopen the file at the next read, because its content or path has changed."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()

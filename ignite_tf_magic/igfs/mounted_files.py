@@ -1,6 +1,6 @@
-"""The files of a mount: what libfuse asks for, answered from a volume. Knows nothing of libfuse itself.
+"""The files of a mount: answers libfuse's requests from a volume, without importing libfuse.
 
-What was written is published by fsync and close, and by itself within two seconds.
+fsync and close publish what was written, and it is also published automatically within two seconds.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ignite_tf_magic.igfs.quota import MAX_SHARE
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import OpenMode
 
-# How long Linux, and `getattr` after a listing, rely on what is known of a file: others' changes are seen that late.
+# Seconds for which Linux, and `getattr` after a listing, may use cached information: others' changes show that late.
 TRUST_S = 1.0
-# A file that was written to so long ago is not being written, as far as hosts' clocks agree.
+# A file last written to longer ago than this is not being written, as far as hosts' clocks agree.
 _SETTLED_NS = 10 * 10**9
-# What libfuse calls files that were removed and are open still.
+# Prefix of libfuse's names for files that were removed while open.
 _REMOVED = ".fuse_hidden"
 OPERATIONS = (
     *(
@@ -48,17 +48,18 @@ OPERATIONS = (
 _PUBLISH_S = 1.0
 _STAT_BLOCK_BYTES = 512
 _SPACE_BLOCK_BYTES = 4096
-# Linux refuses a whole directory for one longer name.
+# One longer name makes Linux reject the whole directory.
 _MAX_NAME_BYTES = 1024
-# What "now" and "leave it" are among a file's times (UTIME_NOW, UTIME_OMIT), in nanoseconds.
+# UTIME_NOW ("now") and UTIME_OMIT ("leave it") as nanoseconds among a file's times.
 _NOW, _OMIT = (1 << 30) - 1, (1 << 30) - 2
 _BACKUP_COPIES = 2
 
 
 class MountedFiles(Closing):
-    """What libfuse asks for, answered from a volume; the methods are those of mfusepy's `Operations`. Thread-safe.
+    """Answers libfuse's requests from a volume. Thread-safe.
 
-    Locks are taken in this order: of a file that is written, of its handles, of this.
+    The methods are those of mfusepy's `Operations`. Locks are taken in this order: of a written file, of its handles,
+    of this object.
     """
 
     def __init__(self, volume: Volume, top: Path) -> None:
@@ -81,13 +82,13 @@ class MountedFiles(Closing):
             self.release("", handle)
 
     def destroy(self, _: str) -> None:
-        """The mount has ended."""
+        """Stop publishing: the mount has ended."""
         self._ended.set()
 
     def getattr(self, path: str, handle: int | None = None) -> dict[str, int]:
-        """Describe a file or directory, with all that was written to it here."""
+        """Describe a file or directory, including everything written to it here."""
         where = self._path(path) if path else self._open[handle or 0].path
-        # Asked before the cluster: what is published in between is counted once.
+        # Read before asking the cluster, so that data published in between is counted once.
         written = self._written_at(where)
         size, mtime_ns = (written.size, written.mtime_ns) if written else (0, 0)
         node = self._recently_listed(where) or self._volume.stat(where)
@@ -109,7 +110,7 @@ class MountedFiles(Closing):
         }
 
     def readdir(self, path: str, _: int) -> Iterator[tuple[str, int, int]]:
-        """List a directory; what it says of the files is good for `getattr`, for a second."""
+        """List a directory; `getattr` can use what it shows of the files, for a second."""
         where = self._path(path)
         listed: dict[str, Node] = {}
         for name in (".", ".."):
@@ -126,7 +127,7 @@ class MountedFiles(Closing):
         self._volume.make_directory(self._changing(path))
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty directory; one is empty that holds removed files only, which are open still."""
+        """Remove an empty directory; files that were removed but are still open do not count."""
         where = self._changing(path)
         try:
             self._volume.remove_directory(where)
@@ -137,7 +138,7 @@ class MountedFiles(Closing):
             self._volume.remove_directory(where, with_contents=True)
 
     def unlink(self, path: str) -> None:
-        """Remove a file. libfuse gives one that is open another name first, and removes that when it is closed."""
+        """Remove a file. libfuse renames an open file first, and removes it when it is closed."""
         where = self._changing(path)
         if written := self._written_at(where):
             with written.lock:
@@ -145,7 +146,7 @@ class MountedFiles(Closing):
         self._volume.remove_file(where)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a file or directory as one step; a file that is replaced stays with its readers."""
+        """Move a file or directory as one step; readers of a replaced file keep it."""
         source, target = self._changing(old), self._changing(new)
         for written in self._written_below(source):
             self._publish(written)
@@ -171,14 +172,14 @@ class MountedFiles(Closing):
                 handle.path = (*target, *handle.path[len(source) :])
 
     def create(self, path: str, _: int, flags: int) -> int:
-        """Create a file, or empty one that is there, and open it."""
+        """Create a file, or empty an existing one, and open it."""
         where = self._changing(path)
         mode = OpenMode.CREATE if flags & os.O_EXCL else OpenMode.REPLACE
         self._replace_content(where, lambda: self._volume.write_file(where, b"", mode))
         return self._add(where, flags)
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file that is there."""
+        """Open an existing file."""
         where = self._path(path)
         if flags & os.O_TRUNC:
             self._changing(path)
@@ -186,7 +187,7 @@ class MountedFiles(Closing):
         return self._add(where, flags)
 
     def read(self, _: str, size: int, offset: int, handle: int) -> bytes:
-        """Read from the content that the file had when it was opened, and what was written here since."""
+        """Read the content that the file had when it was opened, and what was written here since."""
         file = self._open[handle]
         written = self._written_at(file.path)
         with written.lock if written else nullcontext(), file.lock:
@@ -198,7 +199,7 @@ class MountedFiles(Closing):
         return bytes(data)
 
     def write(self, _: str, data: bytes, offset: int, handle: int) -> int:
-        """Write at an offset; of a handle that appends, at the end."""
+        """Write at an offset; a handle opened for appending writes at the end."""
         file = self._open[handle]
         written = self._written_at(file.path)
         if written is None:
@@ -209,14 +210,14 @@ class MountedFiles(Closing):
         return len(data)
 
     def truncate(self, path: str, length: int, _: int | None = None) -> None:
-        """Cut a file or fill it up with zeros."""
+        """Cut a file or extend it with zeros."""
         where = self._changing(path)
         if written := self._written_at(where):
             self._publish(written)
         self._replace_content(where, lambda: self._volume.truncate(where, length))
 
     def flush(self, _: str, handle: int) -> None:
-        """Publish what was written: somebody has closed the file."""
+        """Publish what was written, because a program has closed the file."""
         if written := self._written_at(self._open[handle].path):
             self._publish(written)
         self._forget_listing()
@@ -226,7 +227,7 @@ class MountedFiles(Closing):
         self.flush(path, handle)
 
     def release(self, _: str, handle: int) -> None:
-        """Nobody has the file open any more."""
+        """Release a handle; the last one of a written file publishes it."""
         with self._lock:
             file = self._open.pop(handle)
             written = self._written.get(file.path) if file.writes else None
@@ -243,7 +244,7 @@ class MountedFiles(Closing):
                 written.close()
 
     def utimens(self, path: str, times: tuple[int, int] | None) -> None:
-        """Set the time of the last change; that of the last access is not kept."""
+        """Set the modification time; access times are not kept."""
         where = self._changing(path)
         if written := self._written_at(where):
             self._publish(written)
@@ -252,13 +253,13 @@ class MountedFiles(Closing):
             self._volume.set_mtime(where, time.time_ns() if mtime_ns == _NOW else mtime_ns)
 
     def chmod(self, path: str, _: int) -> None:
-        """Leave it: igfs keeps no permissions. Refusing would break `cp -p` and `tar`."""
+        """Do nothing: igfs keeps no permissions. Refusing would break `cp -p` and `tar`."""
 
     def chown(self, path: str, _: int, __: int) -> None:
-        """Leave it: igfs keeps no owners."""
+        """Do nothing: igfs keeps no owners."""
 
     def statfs(self, _: str) -> dict[str, int]:
-        """Tell how much room there is: what can be written until the fullest node is full, on all nodes."""
+        """Return the free space: what can be written on all nodes until the fullest node is full."""
         uses = region_use(self._volume.store.client())
         copies = min(len(uses), _BACKUP_COPIES) or 1
         least = min((use.max_bytes * MAX_SHARE - use.used_bytes for use in uses), default=0.0)
@@ -279,9 +280,9 @@ class MountedFiles(Closing):
         self._listed = (0.0, (), {})
 
     def _recently_listed(self, path: Path) -> Node | None:
-        """Return what a listing has told a moment ago, unless it may have been a file that is being written.
+        """Return the result of a recent listing, unless the file may be in the middle of being written.
 
-        A program that is told the size of a moment ago would read no more of it, and take that for the whole.
+        A program that got an outdated size would read only that much, and take it for the whole file.
         """
         listed_at, directory, nodes = self._listed
         if not path or path[:-1] != directory or time.monotonic() - listed_at > TRUST_S:
@@ -317,7 +318,7 @@ class MountedFiles(Closing):
                 self._read_anew(written.path)
 
     def _replace_content(self, path: Path, replace: Callable[[], None]) -> None:
-        """Do what gives a file another content; all its handles here see that."""
+        """Replace a file's content; all its handles here see the new content."""
         written = self._written_at(path)
         with written.lock if written else nullcontext():
             replace()
@@ -335,7 +336,7 @@ class MountedFiles(Closing):
     def _publish_often(self) -> None:
         while not self._ended.wait(_PUBLISH_S):
             for written in self._written_below(()):
-                # whoever writes or closes the file is told the same
+                # the program that writes or closes the file gets the same error
                 if written.has_unpublished:
                     with suppress(IgniteTfError, ValueError):
                         self._publish(written)

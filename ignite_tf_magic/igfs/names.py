@@ -1,8 +1,8 @@
 """The names in a directory: a tree of rows, so that a million of them can be listed and changed. Pure.
 
-A small directory is one row, a leaf. A leaf that grows too large becomes a branch with up to 64 children,
-chosen by six bits of the name's hash. A branch remembers which children have names, so that its row alone tells
-whether a directory is empty.
+A small directory is one row, a leaf. A leaf that grows too large becomes a branch with up to 64 children, chosen by six
+bits of the name's hash. A branch records which children have names, so its row alone shows whether a directory is
+empty.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NameLeaf:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it must be divided."""
+        """Whether it must be split."""
         return len(self.names) > MAX_LEAF_NAMES or (
             len(self.names) > 1 and sum(map(len, self.names)) > MAX_LEAF_BYTES
         )
@@ -37,7 +37,7 @@ class NameLeaf:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Which of 64 children have names: bit n stands for child n."""
+    """Which of 64 children have names: bit n represents child n."""
 
     children: int
 
@@ -57,7 +57,7 @@ def row_key(directory: int, place: Place) -> str:
 
 
 def digit_of(name: str, depth: int) -> int:
-    """Return the child under which a name is found at a depth."""
+    """Return the child that contains a name at a depth."""
     number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     return number >> (depth * FANOUT_BITS) & ((1 << FANOUT_BITS) - 1)
 
@@ -68,7 +68,7 @@ def child(place: Place, digit: int) -> Place:
 
 
 def route(name: str, depth: int) -> list[Place]:
-    """Return the places from the root down to a depth under which a name is found."""
+    """Return the places that lead to a name, from the root down to a depth."""
     places = [""]
     for level in range(depth):
         places.append(child(places[-1], digit_of(name, level)))
@@ -76,17 +76,17 @@ def route(name: str, depth: int) -> list[Place]:
 
 
 def encode(node: NamesNode) -> bytes:
-    """Write a node as a row's value."""
+    """Encode a node as a row's value."""
     if isinstance(node, Branch):
         return b"B" + node.children.to_bytes(8, "little")
     return b"L" + _SEPARATOR.join(node.names).encode()
 
 
 def decode(record: bytes) -> NamesNode:
-    """Read a row's value.
+    """Decode a row's value.
 
     Raises:
-        CorruptRecord: It is no such record.
+        CorruptRecord: It is not such a record.
     """
     if record[:1] == b"B" and len(record) == 9:
         return Branch(int.from_bytes(record[1:], "little"))
@@ -101,7 +101,7 @@ def decode(record: bytes) -> NamesNode:
 
 
 def leads_to(node: NamesNode | None, place: Place) -> bool:
-    """Whether a node is a branch with a child at a place."""
+    """Return whether a node is a branch with a child at a place."""
     return isinstance(node, Branch) and bool(node.children >> (ord(place[-1]) - ord("0")) & 1)
 
 
@@ -109,10 +109,10 @@ Changes = dict[Place, NamesNode | None]
 
 
 def add(nodes: Mapping[Place, NamesNode], name: str) -> Changes:
-    """Add a name, given the nodes on its way from the root; those that do not exist are left out.
+    """Add a name, given the existing nodes on its way from the root.
 
     Returns:
-        The nodes to be written; empty when the name is there already.
+        The nodes to write; empty if the name is there already.
     """
     place = _end(nodes, name)
     leaf = nodes.get(place)
@@ -133,7 +133,7 @@ def remove(nodes: Mapping[Place, NamesNode], name: str) -> Changes:
     """Remove a name, given the nodes on its way from the root.
 
     Returns:
-        The nodes to be written, None for a row to be removed; empty when the name is not there.
+        The nodes to write, None for a row to remove; empty if the name is not there.
     """
     place = _end(nodes, name)
     leaf = nodes.get(place)

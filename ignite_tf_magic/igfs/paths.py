@@ -1,7 +1,7 @@
-"""Paths: what may be a name, and what "igfs://host:port/a/b" means. Pure.
+"""Paths: what is allowed as a name, and how to parse "igfs://host:port/a/b". Pure.
 
-A path is a tuple of names; the root is the empty tuple. No character but "/" and NUL is special: "#", "?" and
-"%" are parts of names, as they are on a disk.
+A path is a tuple of names; the root is the empty tuple. Only "/" and NUL are special: "#", "?" and "%" are parts of
+names, as on a disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Divide "igfs://host:port/a" into "host:port" and "/a"; the authority of a bare path is empty."""
+    """Split "igfs://host:port/a" into "host:port" and "/a"; the authority of a bare path is empty."""
     for prefix in (f"{SCHEME}://", f"{SCHEME}:"):
         if uri.startswith(prefix):
             rest = uri.removeprefix(prefix)
@@ -29,12 +29,12 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def is_uri(text: str) -> bool:
-    """Whether it begins with "igfs:"."""
+    """Return whether the text begins with "igfs:"."""
     return text.startswith(f"{SCHEME}:")
 
 
 def endpoint_of(authority: str) -> Endpoint:
-    """Read the authority of a URI.
+    """Parse the authority of a URI.
 
     Raises:
         InvalidPath: It is not HOST or HOST:PORT.
@@ -50,9 +50,9 @@ def endpoint_of(authority: str) -> Endpoint:
 
 
 def names_of(local: str) -> Path:
-    """Divide a path without authority into names, as `os.path.normpath` does.
+    """Split a path without authority into names, as `os.path.normpath` does.
 
-    Empty names and "." are left out; ".." removes the name before it, and at the root does nothing.
+    Empty names and "." are left out; ".." removes the name before it, and does nothing at the root.
     """
     names: list[str] = []
     for name in local.split("/"):
@@ -64,7 +64,7 @@ def names_of(local: str) -> Path:
 
 
 def parse(path: str) -> Path:
-    """Divide a path or URI into names; see `names_of`.
+    """Split a path or URI into names; see `names_of`.
 
     Raises:
         InvalidPath: A name is too long, or has characters that no name can have.
@@ -78,12 +78,12 @@ def parse(path: str) -> Path:
 
 
 def render(path: Path) -> str:
-    """Write a path with its slashes; the root is "/"."""
+    """Return a path with slashes; the root is "/"."""
     return "/" + "/".join(path)
 
 
 def check_listed(name: str, directory: Path) -> str:
-    """Return a name that was read from a directory, which any client of the cluster can have written.
+    """Return a name read from a directory after checking it, because any client can write there.
 
     Raises:
         CorruptRecord: No file can have that name: as a part of a path it would lead elsewhere.
@@ -100,11 +100,11 @@ def check_listed(name: str, directory: Path) -> str:
 
 
 def check(name: str, path: str) -> None:
-    """Refuse what cannot be a name.
+    """Raise if a name is not allowed.
 
     Args:
-        name: What is to be one.
-        path: What the error names.
+        name: The name to check.
+        path: The path to show in the error.
 
     Raises:
         InvalidPath: It is empty, ".", "..", too long, or has characters that no name can have.

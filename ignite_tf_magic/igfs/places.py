@@ -1,4 +1,4 @@
-"""Files in igfs and on local disks, copied from one to the other: whole files only, with their times."""
+"""Copies files between igfs and local disks: only whole files, with their times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FileEntry:
 
     Attributes:
         num_bytes: Size of a file; None for a directory.
-        mtime_ns: Since 1970.
+        mtime_ns: Modification time, in nanoseconds since 1970.
     """
 
     num_bytes: int | None
@@ -33,19 +33,19 @@ class FileEntry:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it holds others."""
+        """Whether this is a directory."""
         return self.num_bytes is None
 
 
-# By the names that lead there from the top, which is the empty tuple; a directory comes before its contents.
+# Keys are the names that lead there from the top, which is the empty tuple; a directory precedes its contents.
 Tree = dict[Path, FileEntry]
 
 
 @dataclass(frozen=True, slots=True)
 class IgfsPlace:
-    """A file or directory in igfs, from which or to which files are copied.
+    """A file or directory in igfs, the source or target of a copy.
 
-    `names` lead from it to what is below it; without any it is meant itself.
+    In its methods, `names` lead from this place to something below it; without names they mean the place itself.
 
     Attributes:
         authority: HOST:PORT of its addresses; empty for the configured cluster.
@@ -56,11 +56,11 @@ class IgfsPlace:
     authority: str = ""
 
     def is_directory(self) -> bool:
-        """Whether it is there and holds others."""
+        """Return whether this is an existing directory."""
         return self.files.isdir(render(self.path))
 
     def check(self) -> None:
-        """Refuse to read from it.
+        """Raise if this place cannot be read.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -68,20 +68,20 @@ class IgfsPlace:
         self.files.info(render(self.path))
 
     def last_name(self) -> Path:
-        """Return its name, as a path; empty for the root."""
+        """Return the last name as a path; empty for the root."""
         return self.path[-1:]
 
     def below(self, names: Path) -> IgfsPlace:
-        """Return a place below it."""
+        """Return a place below this one."""
         return replace(self, path=(*self.path, *names))
 
     def tree(self) -> Tree:
-        """List what is there, the place itself first; empty when nothing is."""
+        """List everything here, the place itself first; empty if nothing exists."""
         listed = self.files.find(render(self.path), withdirs=True, detail=True)
         return {parse(name)[len(self.path) :]: _entry(info) for name, info in listed.items()}
 
     def read(self, names: Path = ()) -> Iterator[memoryview]:
-        """Yield a file's content, as it is now; a chunk is good until the next one is asked for."""
+        """Yield a file's current content; each chunk is valid until the next one is requested."""
         buffer, offset = memoryview(bytearray(_CHUNK_BYTES)), 0
         with self.files.volume.open_read((*self.path, *names)) as reader:
             while num_bytes := reader.read_into(offset, buffer):
@@ -89,7 +89,7 @@ class IgfsPlace:
                 offset += num_bytes
 
     def write(self, names: Path, chunks: Iterable[memoryview], mtime_ns: int) -> None:
-        """Create or replace a file, when all its content has come."""
+        """Create or replace a file, once all its content has arrived."""
         path = self._path_to_write(names)
         with self.files.volume.open_write(path) as writer:
             for chunk in chunks:
@@ -97,7 +97,7 @@ class IgfsPlace:
         self.files.volume.set_mtime(path, mtime_ns)
 
     def make_directory(self, names: Path) -> None:
-        """Create a directory unless it is there."""
+        """Create a directory unless it exists."""
         self.files.volume.make_directory(self._path_to_write(names), exist_ok=True)
 
     def remove(self, names: Path) -> None:
@@ -105,32 +105,33 @@ class IgfsPlace:
         self.files.rm(render((*self.path, *names)), recursive=True)
 
     def name(self, names: Path = ()) -> str:
-        """Return its address."""
+        """Return the address."""
         return f"igfs://{self.authority}{render((*self.path, *names))}"
 
     def _path_to_write(self, names: Path) -> Path:
         for name in names:
-            check(name, self.name(names))  # a disk has names that igfs has not, as those that are no Unicode
+            check(name, self.name(names))  # disks allow names that igfs does not, such as invalid Unicode
         return (*self.path, *names)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A file or directory on a disk of this machine, as `IgfsPlace` is one in igfs.
+    """A file or directory on a disk of this machine, the counterpart of `IgfsPlace`.
 
     Attributes:
-        leave_out: Told what is neither file nor directory, and links to directories: they are left out.
+        leave_out: Called with a message for each link to a directory, and for all that is neither file nor directory;
+            these are left out.
     """
 
     path: LocalPath
     leave_out: Callable[[str], None]
 
     def is_directory(self) -> bool:
-        """Whether it is there and holds others."""
+        """Return whether this is an existing directory."""
         return self.path.is_dir()
 
     def check(self) -> None:
-        """Refuse to read from it.
+        """Raise if this place cannot be read.
 
         Raises:
             TransferError: Nothing is there, or nothing that can be copied.
@@ -139,16 +140,16 @@ class LocalPlace:
             raise TransferError(f"there is no file {self.path} on this machine")
 
     def last_name(self) -> Path:
-        """Return its name, as a path."""
+        """Return the last name as a path."""
         name = self.path.name
         return parse(self.path.resolve().name if name in ("", "..") else name)
 
     def below(self, names: Path) -> LocalPlace:
-        """Return a place below it."""
+        """Return a place below this one."""
         return replace(self, path=self.path.joinpath(*names))
 
     def tree(self) -> Tree:
-        """List what is there; of links to files, the files."""
+        """List everything here; links to files appear as files."""
         tree: Tree = {}
         with _local("read", self.path):
             if os.path.lexists(self.path):
@@ -191,7 +192,7 @@ class LocalPlace:
                 raise
 
     def make_directory(self, names: Path) -> None:
-        """Create a directory unless it is there."""
+        """Create a directory unless it exists."""
         path = self._path_to_write(names)
         with _local("create", path):
             path.mkdir(exist_ok=True)
@@ -206,16 +207,16 @@ class LocalPlace:
                 path.unlink()
 
     def name(self, names: Path = ()) -> str:
-        """Return its path."""
+        """Return the path as text."""
         return str(self.path.joinpath(*names))
 
     def _path_to_write(self, names: Path) -> LocalPath:
-        """Return where to write what has these names, which others may have chosen.
+        """Return where to write something with these names, which other people may have chosen.
 
         Raises:
-            TransferError: That is not below the place, or no path of this machine.
+            TransferError: The result is not below this place, or is not a valid path on this machine.
         """
-        for name in names:  # as ".."; and as "a\\b" or "c:" on Windows, which lead elsewhere
+        for name in names:  # such as ".."; on Windows also "a\\b" or "c:", which lead elsewhere
             if name in ("", ".", "..") or "\0" in name or LocalPath(name).name != name:
                 raise TransferError(
                     f"this machine cannot have a file named {name!r} ({self.name(names[:-1])}); it was not written"
@@ -235,7 +236,7 @@ CopyLocation = IgfsPlace | LocalPlace
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Files and directories of a source that are to come to a target."""
+    """Files and directories to copy from a source to a target."""
 
     source: CopyLocation
     target: CopyLocation
@@ -243,16 +244,16 @@ class Transfer:
 
     @property
     def num_bytes(self) -> int:
-        """How much is to be copied."""
+        """The number of bytes to copy."""
         return sum(entry.num_bytes or 0 for entry in self.tree.values())
 
     @property
     def num_files(self) -> int:
-        """How many files are."""
+        """The number of files to copy."""
         return sum(not entry.is_directory for entry in self.tree.values())
 
     def carry_out(self, advance: Callable[[int], None]) -> None:
-        """Copy; `advance` is told of bytes as they are copied."""
+        """Copy; `advance` receives the number of bytes as they are copied."""
         for names, entry in self.tree.items():
             if entry.is_directory:
                 self.target.make_directory(names)
@@ -267,7 +268,7 @@ def _counted(chunks: Iterator[memoryview], advance: Callable[[int], None]) -> It
 
 
 def newer(source: Tree, target: Mapping[Path, FileEntry]) -> Tree:
-    """Choose what the target lacks, or has in an older form: of another size or time, and not itself newer.
+    """Return what the target lacks, or has with another size or time unless the target's file is newer.
 
     Raises:
         TransferError: A file on one side is a directory on the other.
@@ -285,7 +286,7 @@ def newer(source: Tree, target: Mapping[Path, FileEntry]) -> Tree:
 
 
 def surplus(source: Mapping[Path, FileEntry], target: Tree) -> list[Path]:
-    """Choose what only the target has; of a directory that only it has, the directory alone."""
+    """Return what only the target has; for a directory that only it has, just the directory."""
     return [names for names in target if names not in source and (not names or names[:-1] in source)]
 
 

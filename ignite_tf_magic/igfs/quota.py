@@ -1,4 +1,7 @@
-"""Refuses writing before an Ignite node runs out of memory: a node that does so ends, and others follow it."""
+"""Refuses writes before an Ignite node runs out of memory.
+
+A node that runs out of memory dies, and others follow.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from ignite_tf_magic.igfs.store import ProcessLock, Store
 
 MAX_SHARE = 0.9
 _TRUST_S = 5.0
-# Others write meanwhile: of what is free only this share may be written before asking again.
+# Other clients write meanwhile: only this share of the free memory may be written before asking again.
 _SPENT_SHARE = 0.25
-# Replaced files are freed when their readers have renewed their leases; a full memory waits for that.
+# Replaced files are freed once their readers have renewed their leases; if memory is full, writing waits that long.
 _RECLAIM_S = 20.0
 _PAUSE_S = 0.5
 
 
 class Quota:
-    """How much may still be written. Thread-safe.
+    """Limits how much may still be written. Thread-safe.
 
     Args:
-        store: Whose nodes are asked.
-        reclaim: Removes garbage; gives how much of it is left that cannot be removed yet.
+        store: The file system whose nodes are asked.
+        reclaim: Removes garbage; returns how many of its records cannot be removed yet.
         max_share: How full a node may become, from 0 to 1.
     """
 
@@ -36,10 +39,10 @@ class Quota:
         self._until = 0.0
 
     def take(self, num_bytes: int) -> None:
-        """Claim room for bytes that are about to be written; asks the nodes now and then.
+        """Claim room for bytes before writing them; asks the nodes now and then.
 
         Raises:
-            NoSpace: A node's memory is full, but for a reserve that the node itself needs.
+            NoSpace: A node's memory is full, except for a reserve that the node itself needs.
         """
         with self._lock:
             if num_bytes > self._allowed_bytes or time.monotonic() > self._until:

@@ -1,4 +1,4 @@
-"""Reading a file's blocks: whole ones straight to where they are wanted, those to come in advance."""
+"""Reads a file's blocks: whole ones directly into their destination, upcoming ones in advance."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TRIES = 4
 
 
 class FileReader(Closing):
-    """A file open for reading at any offset. Thread-safe. Close it.
+    """A file open for reading at any offset. Thread-safe. The caller closes it.
 
-    It reads the content that the file had when it was opened, also after the file was replaced or removed, and
-    sees what is appended to it.
+    It reads the content that the file had when it was opened, even after the file was replaced or removed. It sees what
+    is appended to that content.
 
     Raises:
         PathNotFound: Nothing is there.
@@ -47,7 +47,7 @@ class FileReader(Closing):
         self._map = BlockMap(self._node)
 
     def close(self) -> None:
-        """Let the connections and the old content go."""
+        """Release the connections and the old content."""
         with self._lock:
             self._notice_fork()
             self._drop_pipeline()
@@ -63,7 +63,7 @@ class FileReader(Closing):
         return self._node
 
     def read_into(self, offset: int, space: memoryview) -> int:
-        """Read bytes from an offset on; gives how many: fewer than asked for only at the end of the file.
+        """Read bytes from an offset and return their number: fewer than requested only at the end of the file.
 
         Raises:
             StaleFile: The file was replaced or removed so long ago that its content is gone.
@@ -76,7 +76,7 @@ class FileReader(Closing):
             try:
                 return self._read_into(offset, space)
             except BaseException:
-                self._drop_pipeline()  # or answers that come late would be put into memory of others
+                self._drop_pipeline()  # else late answers would be written into reused memory
                 raise
 
     def _read_into(self, offset: int, space: memoryview) -> int:
@@ -107,7 +107,7 @@ class FileReader(Closing):
         self._has_lease = True
         try:
             if is_new:
-                node = self._find()  # before there was a lease, what was found first may have been swept away
+                node = self._find()  # a sweep may have removed the first result before there was a lease
         except BaseException:
             self._leases.leave()
             raise
@@ -117,7 +117,7 @@ class FileReader(Closing):
     def _notice_fork(self) -> None:
         if self._process != os.getpid():
             self._process = os.getpid()
-            self._pipeline = None  # the connections and the lease are the parent's
+            self._pipeline = None  # the connections and the lease belong to the parent
             self._ahead.clear()
             self._has_lease = False
 
@@ -129,7 +129,7 @@ class FileReader(Closing):
         return node
 
     def _refresh(self) -> None:
-        """See what was appended; another file of the same name is no concern of this reader."""
+        """Look for appended content; ignore another file of the same name."""
         with self._leases.use():
             found = self._tree.find(self.path).node
         if isinstance(found, FileNode) and found.version == self._node.version and found != self._node:
@@ -147,7 +147,7 @@ class FileReader(Closing):
         self._leases.hold(node.writers)
 
     def _fill(self, offset: int, space: memoryview) -> bool:
-        """Put bytes that exist into `space`; False when a block was missing."""
+        """Copy existing bytes into `space`; return False if a block was missing."""
         stop, tail_start = offset + len(space), self._map.tail_start
         if stop > tail_start:
             begin = max(offset, tail_start)
@@ -156,7 +156,7 @@ class FileReader(Closing):
             return True
         complete = self._fill_from_blocks(offset, space[: tail_start - offset])
         if stop >= tail_start:
-            self._drop_pipeline()  # at the end of the blocks: nothing more is read soon
+            self._drop_pipeline()  # the end of the blocks: further reading is unlikely
         return complete
 
     def _fill_from_blocks(self, offset: int, space: memoryview) -> bool:

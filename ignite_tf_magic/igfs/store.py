@@ -1,7 +1,7 @@
-"""The caches of one file system: reading rows, and changing them by transactions.
+"""The caches of one file system: reads rows, and changes them by transactions.
 
-Three caches: `NAME-meta` (directory entries and names), `NAME-journal` (what is under way), both on every node, and
-`NAME-blocks` (content, with backups). All reads are of primary copies, all writes wait for all copies.
+There are three caches: `NAME-meta` (directory entries and names) and `NAME-journal` (current work), both on every node,
+and `NAME-blocks` (content, with backups). All reads are of primary copies, all writes wait for all copies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
 
 
 def caches_of_file_systems(names: Iterable[str]) -> set[str]:
-    """Return those of a cluster's caches in which files lie: three of each file system."""
+    """Return those of a cluster's caches that contain files: three for each file system."""
     known = set(names)
     stems = {name.removesuffix(_BLOCKS) for name in known if name.endswith(_BLOCKS)}
     threes = ({stem + _META, stem + _JOURNAL, stem + _BLOCKS} for stem in stems)
@@ -53,9 +53,9 @@ def caches_of_file_systems(names: Iterable[str]) -> set[str]:
 
 
 class Swap(Enum):
-    """What came of comparing a row and setting it.
+    """The outcome of a compare-and-set of a row.
 
-    REFUSED: The row was another one. UNKNOWN: it is another one now, and may have been set before that.
+    REFUSED: The row had another value. UNKNOWN: It has another value now, but may have been set before.
     """
 
     DONE = auto()
@@ -64,7 +64,7 @@ class Swap(Enum):
 
 
 class Changes:
-    """One transaction: what it reads is checked when it commits, what it writes is sent in few requests."""
+    """One transaction. Its commit validates what it read, and few requests send what it writes."""
 
     def __init__(self, meta: Cache, journal: Cache, *, uncertain: bool) -> None:
         self._meta = meta
@@ -90,15 +90,15 @@ class Changes:
         return value
 
     def write(self, rows: Mapping[str, bytes | None]) -> None:
-        """Write rows of the metadata when all is decided; None removes one."""
+        """Register rows of the metadata for `send`; None removes a row."""
         self._writes[0].update(rows)
 
     def write_journal(self, rows: Mapping[str, bytes | None]) -> None:
-        """Write records of the journal when all is decided; None removes one."""
+        """Register records of the journal for `send`; None removes a record."""
         self._writes[1].update(rows)
 
     def send(self) -> bool:
-        """Send what was written; gives whether there was anything."""
+        """Send all registered writes; return whether there were any."""
         for cache, rows in zip((self._meta, self._journal), self._writes, strict=True):
             written = {key: value for key, value in sorted(rows.items()) if value is not None}
             removed = sorted(key for key, value in rows.items() if value is None)
@@ -109,7 +109,7 @@ class Changes:
         return any(self._writes)
 
     def makes_garbage(self) -> bool:
-        """Whether a record of garbage was written."""
+        """Return whether a garbage record was written."""
         return any(key.startswith(GARBAGE) and row is not None for key, row in self._writes[1].items())
 
 
@@ -130,13 +130,15 @@ class ProcessLock:
 
 
 class Store(Closing):
-    """The rows of one file system. Connects when first used, also after a fork; thread-safe. Close it.
+    """The rows of one file system. Thread-safe. The caller closes it.
+
+    It connects at first use, also after a fork.
 
     Args:
-        options: How to reach the cluster; called when a connection is opened.
+        options: Returns how to reach the cluster; called when a connection is opened.
         name: First part of the caches' names.
-        create: Whether the first writing creates the caches. Reading never does.
-        block_bytes: Size of the blocks that are written; those that are there may have another.
+        create: Whether the first write creates the caches. Reading never does.
+        block_bytes: Size of new blocks; existing blocks may have another size.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class Store(Closing):
     def close(self) -> None:
         """Close the connections; the next use opens them again."""
         if self._process != os.getpid():
-            return  # they are the parent's
+            return  # they belong to the parent
         with self._lock:
             client, self._client, self._routes = self._client, None, None
         if client:
@@ -207,10 +209,10 @@ class Store(Closing):
         return Cache(self.client(), f"{self.name}{_BLOCKS}")
 
     def exists(self) -> bool:
-        """Whether the file system has been created.
+        """Return whether the file system has been created.
 
         Raises:
-            FileSystemNotFound: It has not, and its name is not the one that is created when first written to.
+            FileSystemNotFound: It has not, and a first write would not create it.
         """
         client = self.client()
         if not self._exists:
@@ -238,10 +240,10 @@ class Store(Closing):
         self._exists = True
 
     def prepare_to_write(self) -> None:
-        """Make sure that the file system exists.
+        """Create the file system if it does not exist.
 
         Raises:
-            FileSystemNotFound: It does not, and has a name of its own.
+            FileSystemNotFound: It does not exist, and writing does not create it.
         """
         if not self.exists():
             self.create()
@@ -260,10 +262,10 @@ class Store(Closing):
     def compare_and_set(self, key: str, old: bytes, new: bytes, *, in_journal: bool = False) -> Swap:
         """Write a row of the metadata, or of the journal, if its value is `old`.
 
-        After an error it may have been written all the same, so the row is looked at before anything else.
+        A write that failed with an error may have been made anyway, so the next attempt reads the row first.
 
         Raises:
-            DeadlineExceeded: It could not be done, or seen to be done, for a minute.
+            DeadlineExceeded: For a minute it could not be done or confirmed.
         """
         may_be_done = False
         for attempt in _attempts():
@@ -287,10 +289,10 @@ class Store(Closing):
         raise AssertionError("attempts end by an exception")
 
     def transact(self, action: Callable[[Changes], T]) -> T:
-        """Do reads and writes as one step. Tried again when another client was first, or a node went away.
+        """Do reads and writes as one step. Retries if another client was first, or a node left.
 
         Args:
-            action: Reads and decides; called once for each attempt. An exception of it writes nothing.
+            action: Reads and decides; called once for each attempt. If it raises, nothing is written.
 
         Returns:
             What the action returned in the attempt that was committed.
@@ -336,7 +338,7 @@ class Store(Closing):
         return Changes(self.meta.within(transaction), self.journal.within(transaction), uncertain=uncertain)
 
     def pipeline(self) -> Pipeline:
-        """Open a pipeline of blocks. Close it."""
+        """Open a pipeline of blocks, which the caller closes."""
         with self._lock:
             blocks = self.blocks
             if self._routes is None:
@@ -348,15 +350,15 @@ class _Retry:
     """One of several attempts.
 
     Attributes:
-        error: Why it failed.
-        committing: Whether it, or one before it, came so far that it may have been carried out.
+        error: The error that ended it.
+        committing: Whether it, or an earlier attempt, may have been committed.
     """
 
     error: Exception | None = None
     committing = False
 
     def failed(self, error: Exception) -> None:
-        """Remember why it failed."""
+        """Remember the error that ended the attempt."""
         self.error = error
 
 
@@ -380,7 +382,10 @@ def _attempts() -> Iterator[_Retry]:
 
 
 def _says_that_another_was_first(error: ServerError) -> bool:
-    """Whether nothing was written for sure: "(lock conflict)", or "read/write conflict" with the key."""
+    """Return whether the error proves that nothing was written.
+
+    The messages are "(lock conflict)", or "read/write conflict" with the key.
+    """
     message = error.server_message
     return message.startswith("Failed to prepare transaction") and " conflict" in message
 

@@ -1,4 +1,4 @@
-"""igfs for TensorFlow: the handler behind igfs:// in `tf.io.gfile`, checkpoints, summaries and datasets."""
+"""igfs for TensorFlow: the handler of igfs:// in `tf.io.gfile`, checkpoints, summaries and datasets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class TensorFlowFiles:
         self._volumes: dict[tuple[str, str], Volume] = {}
 
     def open_read(self, uri: str) -> FileReader:
-        """Open a file that exists."""
+        """Open an existing file for reading."""
         volume, path = self._resolve(uri)
         return volume.open_read(path)
 
     def open_write(self, uri: str, *, append: bool) -> _AppendedFile:
-        """Open a file that is replaced when it is flushed or closed, or appended to."""
+        """Open a file to append to it, or to replace it when it is flushed or closed."""
         volume, path = self._resolve(uri)
         return _AppendedFile(volume.open_write(path, OpenMode.APPEND if append else OpenMode.REPLACE))
 
@@ -100,7 +100,7 @@ class TensorFlowFiles:
 
 
 class _AppendedFile:
-    """What TensorFlow calls a writable file."""
+    """A writable file, as TensorFlow calls it."""
 
     def __init__(self, writer: FileWriter) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Directories: finding entries, and creating, renaming and removing them, each as one transaction."""
+"""Directories: finds entries, and creates, renames and removes them, each as one transaction."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Tree:
         self._depths: dict[int, int] = {}
 
     def find(self, path: Path, read: Read | None = None) -> ResolvedPath:
-        """Look a path up: one request when its directories are known from before, else one for each.
+        """Look up a path: by one request if its directories are cached, else by one for each directory.
 
-        What is known from before is checked by that same request.
+        That same request also verifies the cached directories.
 
         Args:
-            path: What to look up.
+            path: The path to look up.
             read: Reads rows, in a transaction; default: outside of one.
         """
         read = read or self._store.read
@@ -68,12 +68,12 @@ class Tree:
         return ResolvedPath(path, tuple(nodes), record)
 
     def find_to_change(self, changes: Changes, path: Path) -> ResolvedPath:
-        """Look a path up in a transaction that is going to create, replace or remove its last name."""
+        """Look up a path in a transaction that will create, replace or remove its last name."""
         self._expect(changes, path)
         return self.find(path, changes.read)
 
     def _expect(self, changes: Changes, *paths: Path) -> None:
-        """Read in one request what changing these paths is going to need, as far as it can be foreseen."""
+        """Prefetch, in one request, the rows that changing these paths will probably need."""
         keys: list[str] = []
         for path in paths:
             ids = self._expected(path, 0, ROOT_ID)
@@ -84,7 +84,7 @@ class Tree:
         changes.read(keys)
 
     def _expected(self, path: Path, start: int, first: int) -> list[int]:
-        """Guess the ids of the directories along a path, from one that is known on."""
+        """Guess the ids of the directories along a path, starting from a known one."""
         ids = [first]
         for length in range(start + 1, len(path)):
             known = self._ids.get(path[:length])
@@ -126,7 +126,7 @@ class Tree:
                 return there
             if there is not None:
                 raise PathExists("there is something of that name already", render(path))
-            # A new id each time: the one of an attempt without an answer may be there, by another name by now.
+            # A new id for each try: the directory of an unanswered attempt may exist, perhaps renamed by now.
             made = DirectoryNode(layout.new_id(), time.time_ns())
             tried.add(made.id)
             changes.write({entry_key(parent.id, path[-1]): layout.encode(made)})
@@ -136,10 +136,10 @@ class Tree:
         self._learn(path, self._store.transact(act))
 
     def make_directories(self, path: Path, *, exist_ok: bool = True) -> None:
-        """Create a directory and those above it that are missing.
+        """Create a directory and the missing directories above it.
 
         Raises:
-            PathExists: It exists, and not `exist_ok`.
+            PathExists: It exists, and `exist_ok` is False.
             PathNotDirectory: A file is in the way.
         """
         resolved = self.find(path)
@@ -152,7 +152,7 @@ class Tree:
             self.make_directory(path[:length], exist_ok=exist_ok or length < len(path))
 
     def make_file(self, path: Path) -> None:
-        """Create an empty file, or replace one that is there by it; one transaction.
+        """Create an empty file, or replace an existing file by an empty one, in one transaction.
 
         Raises:
             PathIsDirectory: A directory is there.
@@ -171,7 +171,7 @@ class Tree:
         self._store.transact(act)
 
     def put_file(self, changes: Changes, resolved: ResolvedPath, node: FileNode) -> None:
-        """Write a file's entry in a transaction that has looked its path up; what it replaces is garbage then.
+        """Write the entry of a looked-up file in a transaction; the blocks it replaces become garbage.
 
         Raises:
             PathIsDirectory: A directory is there.
@@ -187,7 +187,7 @@ class Tree:
             self._free(changes, layout.without(resolved.node.extents, node.extents))
 
     def remove_file(self, path: Path) -> None:
-        """Remove a file; those who read it can go on.
+        """Remove a file; its open readers can continue.
 
         Raises:
             PathNotFound: There is none.
@@ -198,7 +198,7 @@ class Tree:
         def act(changes: Changes) -> None:
             resolved = self.find_to_change(changes, path)
             if changes.uncertain and not is_same(resolved.node, *meant):
-                return  # what was meant is gone; what is there now is another's
+                return  # an earlier attempt removed it; the current entry is another client's
             node = resolved.must()
             meant[:] = [node]
             if isinstance(node, DirectoryNode):
@@ -209,12 +209,12 @@ class Tree:
         self._store.transact(act)
 
     def remove_directory(self, path: Path, *, with_contents: bool = False) -> None:
-        """Remove a directory; with its contents it vanishes at once, and its rows are freed afterwards.
+        """Remove a directory. With its contents it vanishes at once, and its rows are freed afterwards.
 
         Raises:
             PathNotFound: There is none.
             PathNotDirectory: It is a file.
-            DirectoryNotEmpty: It has contents, and not `with_contents`.
+            DirectoryNotEmpty: It has contents, and `with_contents` is False.
             InvalidPath: It is the root.
         """
         if not path:
@@ -225,7 +225,7 @@ class Tree:
         def act(changes: Changes) -> None:
             resolved = self.find_to_change(changes, path)
             if changes.uncertain and not is_same(resolved.node, *meant):
-                return  # what was meant is gone; what is there now is another's
+                return  # an earlier attempt removed it; the current entry is another client's
             node = resolved.directory()
             meant[:] = [node]
             if with_contents:
@@ -238,14 +238,14 @@ class Tree:
         self._forget(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Move a file, or a directory with all its contents, to another path. A file that is there is replaced.
+        """Move a file, or a directory with all its contents, to another path, replacing a file there.
 
         Raises:
             PathNotFound: The source, or the target's directory, does not exist.
             PathIsDirectory: A file would replace a directory.
             PathNotDirectory: A directory would replace a file.
             DirectoryNotEmpty: A directory would replace one that has contents.
-            InvalidPath: A directory would come to lie in itself, or the root would be moved.
+            InvalidPath: A directory would move into itself, or the root would move.
         """
         if not source or not target:
             raise InvalidPath("the root cannot be moved or replaced", "/")
@@ -258,7 +258,7 @@ class Tree:
             old, new = self.find(source, changes.read), self.find(target, changes.read)
             if changes.uncertain and not is_same(old.node, *meant):
                 if is_same(new.node, *meant):
-                    return  # what is at the source now, if anything, is another's
+                    return  # an earlier attempt moved it; any entry now at the source is another client's
                 raise OutcomeUnknown(
                     "no answer came to a move, and others have changed both paths since: whether it was made cannot "
                     f"be told. Look at {render(target)!r} before moving it again",
@@ -278,7 +278,7 @@ class Tree:
         self._forget(target)
 
     def _displace(self, changes: Changes, node: Node, target: ResolvedPath) -> None:
-        """Prepare for an entry's being replaced."""
+        """Free the entry that will be replaced, after checking that it may be."""
         there = target.node
         if there is None:
             return
@@ -293,7 +293,7 @@ class Tree:
             self._must_be_empty(changes, there, target.path)
 
     def _move(self, changes: Changes, old: ResolvedPath, new: ResolvedPath) -> None:
-        """Put an entry into another place, and its name, unless it stands there already."""
+        """Move an entry, and its name unless the target has that name already."""
         source, target = old.parent().id, new.parent().id
         changes.write({entry_key(source, old.path[-1]): None, entry_key(target, new.path[-1]): old.record})
         if new.node is None and source == target:
@@ -304,7 +304,7 @@ class Tree:
             self.add_name(changes, target, new.path[-1])
 
     def entries(self, directory: int) -> Iterator[list[tuple[str, Node]]]:
-        """Yield a directory's entries by pages of up to 1,000, in no order. What changes meanwhile may be missed."""
+        """Yield a directory's entries in lists of up to 1,000, in no order; concurrent changes may be missed."""
         all_names = self.names_in(directory)
         while page := list(islice(all_names, PAGE_NAMES)):
             rows = self._store.read(entry_key(directory, name) for name in page)
@@ -325,7 +325,7 @@ class Tree:
         self._write_names(changes, directory, names.add(nodes, name))
 
     def _rename_name(self, changes: Changes, directory: int, old: str, new: str) -> None:
-        """Replace a name by another of the same directory: both may be in one row."""
+        """Replace a name by another of the same directory; both may be in one row."""
         nodes = {**self._way(changes, directory, old), **self._way(changes, directory, new)}
         written = names.remove(nodes, old)
         left = {place: node for place, node in {**nodes, **written}.items() if node is not None}
@@ -350,7 +350,7 @@ class Tree:
         )
 
     def _way(self, changes: Changes, directory: int, name: str) -> dict[str, names.NamesNode]:
-        """Read the nodes on the way to a name; one request when the depth is known from before."""
+        """Read the nodes from the root to a name, by one request if the depth is cached."""
         nodes: dict[str, names.NamesNode] = {}
         depth, start = self._depths.get(directory, 0), 0
         while True:

@@ -1,4 +1,4 @@
-"""One file system of one cluster: everything that `filesystem` (fsspec) and TensorFlow's plugin need of it."""
+"""One file system of one cluster: the base of `filesystem` (fsspec) and of TensorFlow's plugin."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from ignite_tf_magic.settings.options import ConnectOptions
 
 _COPY_BYTES = 8 * 1024 * 1024
 _SWEPT_FOR_ROOM = 10_000
-# Of cutting a file that others change meanwhile.
+# Attempts to cut or rewrite a file that others change meanwhile.
 _TRIES = 10
 
 
 class Volume(Closing):
-    """A file system. Connects when first used, hangs up after ten idle seconds; thread-safe. Close it.
+    """A file system. Thread-safe. The caller closes it.
+
+    It connects at first use, and disconnects after ten idle seconds.
 
     Args:
-        options: How to reach the cluster; called when a connection is opened.
-        name: Which of the cluster's file systems; "igfs" is created when first written to.
-        create: Whether one of another name is created, too.
-        block_bytes: Size of the blocks that are written.
-        max_share: How full the nodes' memory may become by writing, from 0 to 1.
+        options: Returns how to reach the cluster; called when a connection is opened.
+        name: Which of the cluster's file systems to use; the first write to "igfs" creates it.
+        create: Whether writing creates file systems of other names, too.
+        block_bytes: Size of new blocks.
+        max_share: How full writing may make the nodes' memory, from 0 to 1.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Volume(Closing):
         self._quota = Quota(self.store, self._reclaim, max_share)
 
     def close(self) -> None:
-        """Hang up, at once or when the last file that is open is closed."""
+        """Disconnect, at once or when the last open file is closed."""
         self._leases.close()
         if not self._leases.is_used:
             self.store.close()
@@ -72,7 +74,7 @@ class Volume(Closing):
             return self.tree.find(path).must()
 
     def entries(self, path: Path) -> Iterator[list[tuple[str, Node]]]:
-        """Yield a directory's entries by pages of up to 1,000, in no order.
+        """Yield a directory's entries in lists of up to 1,000, in no order.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -97,12 +99,12 @@ class Volume(Closing):
             return FileWriter(self.store, self.tree, self._leases, self._quota, self.collector, path, mode)
 
     def make_file(self, path: Path) -> None:
-        """Create an empty file, or replace one that is there by it."""
+        """Create an empty file, or replace an existing file by an empty one."""
         with self._leases.use():
             self.tree.make_file(path)
 
     def make_directory(self, path: Path, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create a directory, with those above it when `parents`."""
+        """Create a directory; with `parents` also those above it."""
         with self._leases.use():
             if parents:
                 self.tree.make_directories(path, exist_ok=exist_ok)
@@ -110,14 +112,14 @@ class Volume(Closing):
                 self.tree.make_directory(path, exist_ok=exist_ok)
 
     def remove_file(self, path: Path) -> None:
-        """Remove a file; those who read it can go on."""
+        """Remove a file; its open readers can continue."""
         with self._leases.use():
             if not path:
                 raise PathIsDirectory("this is a directory", "/")
             self.tree.remove_file(path)
 
     def remove_directory(self, path: Path, *, with_contents: bool = False) -> None:
-        """Remove a directory; its contents, if any, vanish with it as one step, and are freed afterwards."""
+        """Remove a directory. Its contents, if any, vanish with it as one step, and are freed afterwards."""
         with self._leases.use():
             self.tree.remove_directory(path, with_contents=with_contents)
 
@@ -127,7 +129,10 @@ class Volume(Closing):
             self.tree.rename(source, target)
 
     def copy(self, source: Path, target: Path, to: Volume | None = None) -> None:
-        """Copy a file's content, also `to` another volume; the target appears, or is replaced, when all is written."""
+        """Copy a file's content, by default within this volume.
+
+        The target appears, or is replaced, once everything is written.
+        """
         if source == target and to in (None, self):
             return
         buffer = memoryview(bytearray(_COPY_BYTES))
@@ -143,7 +148,7 @@ class Volume(Closing):
             writer.write(data)
 
     def truncate(self, path: Path, size: int) -> None:
-        """Cut a file, or fill it up with zeros. Readers that are open keep what they opened.
+        """Cut a file, or extend it with zeros. Open readers keep the old content.
 
         Raises:
             InvalidPath: A negative size.
@@ -151,7 +156,7 @@ class Volume(Closing):
         if size < 0:
             raise InvalidPath(f"a file cannot have {size} bytes", render(path))
         for _ in range(_TRIES):
-            with suppress(StaleFile):  # others write to it meanwhile
+            with suppress(StaleFile):  # others are writing to it
                 self._truncate(path, size)
                 return
         self._truncate(path, size)
@@ -170,7 +175,7 @@ class Volume(Closing):
                 writer.write(zeros[: missing - start])
 
     def rewrite(self, path: Path, data: Sequence[tuple[int, bytes]]) -> None:
-        """Write over parts of a file, in order, as one step. Readers that are open keep what they opened.
+        """Overwrite parts of a file, in order, as one step. Open readers keep the old content.
 
         Raises:
             StaleFile: The file is shorter by now.
@@ -184,12 +189,15 @@ class Volume(Closing):
                 with self._leases.use(), self.open_write(path) as writer:
                     writer.keep(node.size, data)
                 return
-            except (StaleFile, ValueError):  # others write to it meanwhile
+            except (StaleFile, ValueError):  # others are writing to it
                 if attempt == _TRIES - 1:
                     raise
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Say when a file was last written to, or a directory changed, in ns since 1970. The root keeps no times."""
+        """Set when a file was last written to, or a directory changed, in ns since 1970.
+
+        The root keeps no times.
+        """
         with self._leases.use():
             while path:
                 node = (found := self.tree.find(path)).must()
@@ -207,7 +215,7 @@ class Volume(Closing):
             return self.collector.sweep(max_records)
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Stay connected until the end of the `with` block, also while nothing is asked."""
+        """Stay connected until the end of the `with` block, even while idle."""
         return self._leases.use()
 
     def directory(self, path: Path) -> layout.DirectoryNode:

@@ -1,4 +1,4 @@
-"""Writing a file: blocks first, then one commit that makes the file use them."""
+"""Writes a file: blocks first, then one commit that makes the file use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ignite_tf_magic.igfs.tree import Tree
 
 
 class OpenMode(Enum):
-    """What becomes of a file that is there."""
+    """What happens to an existing file."""
 
     REPLACE = "wb"
     CREATE = "xb"
@@ -34,9 +34,9 @@ class OpenMode(Enum):
 
 
 class FileWriter(Closing):
-    """A file open for writing, for one thread. Nothing is seen of it before `flush` or `close`.
+    """A file open for writing, for one thread. Nobody sees its content before `flush` or `close`.
 
-    As a context manager it commits at the end of the block, and leaves the old file when the block raises.
+    As a context manager it commits at the end of the block, and leaves the old file if the block raises.
 
     Raises:
         PathExists: The file exists and the mode is CREATE.
@@ -65,12 +65,12 @@ class FileWriter(Closing):
         self._began_ns = time.time_ns()
         self._run: list[Extent] = []
         self._rest = bytearray()
-        # Blocks of a draft that could not be committed, because the file had grown meanwhile.
+        # Blocks of drafts that could not be committed, because the file had grown meanwhile.
         self._wasted: list[Extent] = []
         self._drafted: list[Extent] = []
         self._published: FileNode | None = None
         self._num_published = 0
-        # Set before a commit is sent, until it is known what came of it, whatever is raised meanwhile.
+        # Set before a commit is sent, and kept through exceptions until the outcome is known.
         self._attempt: _CommitAttempt | None = None
         self._kept_of: FileNode | None = None
         self._broken: BaseException | None = None
@@ -81,30 +81,32 @@ class FileWriter(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or discarded."""
+        """Whether the file was closed or discarded."""
         return self._closed
 
     def tell(self) -> int:
-        """Return the size that the file has when all is flushed."""
+        """Return the size of the file once everything is flushed."""
         return self._size
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Add bytes; gives how many. Blocks when 8 MiB are under way; clears up first what became of a failed flush.
+        """Add bytes and return their number; blocks while 8 MiB are in flight.
+
+        If an earlier flush is in doubt, its outcome is determined first.
 
         Raises:
-            OutcomeUnknown: That cannot be told.
+            OutcomeUnknown: The outcome of the earlier flush cannot be determined.
             NoSpace: The cluster's memory for data is nearly full.
         """
         self._must_be_open()
         if self._attempt is not None:
             self._publish(
                 keep=True
-            )  # the same bytes as before, or nothing would tell which of them came through
+            )  # publish the same bytes as before: otherwise nothing would show which of them arrived
         view = memoryview(data).cast("B")
         try:
             self._take(view)
         except BaseException as error:
-            self._broken = error  # what follows would leave a gap
+            self._broken = error  # later writes would leave a gap
             raise
         self._size += len(view)
         return len(view)
@@ -124,9 +126,9 @@ class FileWriter(Closing):
                 self._rest = bytearray()
 
     def keep(self, size: int, data: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Begin with the first bytes of what is there, by the same blocks, and write `data` over them.
+        """Start with the first `size` bytes of the existing file, and write `data` over them.
 
-        Only at once after opening in mode REPLACE.
+        The new file shares the old file's blocks. Call this only directly after opening in mode REPLACE.
         """
         there = self._found.node
         if not isinstance(there, FileNode) or self._run or self._size or size > there.size:
@@ -146,15 +148,15 @@ class FileWriter(Closing):
         """Publish what was written: every reader sees it, and it survives this process.
 
         Raises:
-            StaleFile: Another replaced or removed the file meanwhile.
-            OutcomeUnknown: No answer came, and nothing tells whether what was written is in the file.
+            StaleFile: Another client replaced or removed the file meanwhile.
+            OutcomeUnknown: No answer came, and nothing shows whether the file contains what was written.
         """
         self._must_be_open()
         if self._run or self._rest or self._published is None:
             self._publish(keep=True)
 
     def close(self) -> None:
-        """Publish the rest. When that fails, the file is as it was after the last flush."""
+        """Publish the rest. If that fails, the file stays as it was after the last flush."""
         if self._closed:
             return
         try:
@@ -165,7 +167,7 @@ class FileWriter(Closing):
             self._end()
 
     def discard(self) -> None:
-        """Give up what was not flushed."""
+        """Discard what was not flushed."""
         if not self._closed:
             self._end()
 
@@ -222,14 +224,14 @@ class FileWriter(Closing):
                 self._found = self._tree.find(self.path)
                 if self._base() == base:
                     raise
-                continue  # another appender had merged the pieces that were to be merged
+                continue  # another appender has already merged the pieces that this draft would merge
             self._blocks.finish()
             if self._commit(base, node, superseded, keep=keep):
                 return
             self._found = self._tree.find(self.path)
 
     def _base(self) -> FileNode | None:
-        """Return the file that is to grow; None when one is to be made."""
+        """Return the file that will grow; None to create a new one."""
         node = self._found.node if self._mode is OpenMode.APPEND or self._published else None
         if self._published and (not isinstance(node, FileNode) or node.version != self._published.version):
             raise StaleFile("another replaced or removed this file while it was written", render(self.path))
@@ -237,11 +239,11 @@ class FileWriter(Closing):
 
     @property
     def _mark(self) -> AppendMark:
-        """The mark of what is published next; the same bytes keep it, however often they are tried."""
+        """The mark of the next publication; the same bytes keep it through all attempts."""
         return appends.mark_of(self._blocks.writer, self._num_published + 1)
 
     def _was_made(self) -> bool:
-        """Look whether a commit was made that had no answer; from then on it is no longer in doubt."""
+        """Return whether an unanswered commit was made; afterwards it is no longer in doubt."""
         attempt = self._attempt
         is_made = attempt is not None and self._is_made(attempt, self._found.node, self._store.journal.get)
         if attempt is not None and is_made:
@@ -252,10 +254,10 @@ class FileWriter(Closing):
     def _is_made(
         self, attempt: _CommitAttempt, there: Node | None, read_journal: Callable[[str], bytes | None]
     ) -> bool:
-        """Whether what is there now holds, or the journal tells of, what an attempt was to publish.
+        """Return whether an attempt was made, as the current file or the journal shows.
 
         Raises:
-            OutcomeUnknown: What is there does not tell.
+            OutcomeUnknown: The current file does not show it.
         """
         base = attempt.base
         if attempt.in_transaction and self._blocks.was_settled(read_journal):
@@ -277,7 +279,7 @@ class FileWriter(Closing):
         )
 
     def _note_made(self, attempt: _CommitAttempt) -> None:
-        """What was to be published is published."""
+        """Record that the attempt was published."""
         self._published = attempt.node
         self._num_published += 1
         self._run, self._rest, self._wasted, self._drafted = [], bytearray(), [], []
@@ -287,7 +289,7 @@ class FileWriter(Closing):
         self._attempt = None
 
     def _draft(self, base: FileNode | None) -> tuple[FileNode, tuple[Extent, ...]]:
-        """Write what is not written yet, and describe the new file; gives also the pieces that were merged."""
+        """Write all unwritten data, and return the node of the new file and the pieces that were merged."""
         now_ns = time.time_ns()
         self._wasted += self._drafted
         self._drafted = []
@@ -310,13 +312,13 @@ class FileWriter(Closing):
         return FileNode(base.version, base.created_ns, now_ns, layout.joined(extents), tail, marks), merged
 
     def _first_marks(self) -> Marks:
-        """Return the marks of a file that is made: its version tells who made it, until another cuts it."""
+        """Return the marks of a new file: its version shows who made it, until another client cuts it."""
         if self._mode is OpenMode.APPEND:
             return (self._mark,)
         return self._kept_of.marks if self._kept_of else ()
 
     def _stored(self, extents: list[Extent], data: bytes) -> tuple[list[Extent], bytes]:
-        """Write data as whole blocks and a piece, behind extents that exist; a short rest is the tail."""
+        """Write data as whole blocks and a piece, after existing extents; a short rest becomes the tail."""
         block_bytes, view, position = self._store.block_bytes, memoryview(data), 0
         while len(data) - position >= block_bytes:
             extents.append(self._draft_block(view[position : position + block_bytes], piece=False))
@@ -333,7 +335,7 @@ class FileWriter(Closing):
     def _commit(
         self, base: FileNode | None, node: FileNode, merged: tuple[Extent, ...], *, keep: bool
     ) -> bool:
-        """Make the file be `node`; False when it is not `base` any more, or nothing tells whether it was made."""
+        """Make the file be `node`; return False if it is no longer `base`, or the outcome is unknown."""
         record = layout.encode(node)
         there = self._found.node
         is_small = isinstance(there, FileNode) and (there == base or not there.extents) and not self._kept_of
@@ -350,13 +352,13 @@ class FileWriter(Closing):
             if base is not None or swap is Swap.UNKNOWN:
                 return False
         if base is None and self._mode is OpenMode.APPEND:
-            # Its mark goes with the file when another moves that away at once; this stays.
+            # If another client moves the file at once, its mark goes with it; the journal's record stays.
             self._blocks.leave_trace()
             keep = True
         self._attempt = attempt = _CommitAttempt(base, node, keep, in_transaction=True)
         outcome = self._store.transact(lambda changes: self._act(changes, attempt, merged))
         if outcome is None:
-            self._attempt = None  # decided in the transaction
+            self._attempt = None  # the transaction settled it
             return False
         self._found = ResolvedPath(self.path, (*outcome.nodes[: len(self.path)], node), record)
         self._note_made(attempt)
@@ -365,7 +367,7 @@ class FileWriter(Closing):
     def _act(
         self, changes: Changes, attempt: _CommitAttempt, merged: tuple[Extent, ...]
     ) -> ResolvedPath | None:
-        """In a transaction: make the file be what was drafted; None when it is not what that began with any more."""
+        """Replace the file by the draft, in a transaction; return None if its base has changed."""
         base, node = attempt.base, attempt.node
         resolved = self._tree.find_to_change(changes, self.path)
         there = resolved.node
@@ -388,11 +390,11 @@ class FileWriter(Closing):
 
 
 class _CommitAttempt(NamedTuple):
-    """A commit of which it is not known yet whether it was made.
+    """A commit whose outcome is not known yet.
 
     Attributes:
-        base: What the file was before; None when one was to be made.
-        node: What it was to become.
+        base: The file before the commit; None to create one.
+        node: The file after the commit.
     """
 
     base: FileNode | None
