@@ -263,8 +263,9 @@ class Session(Loading, Predicting, Closing):
 
         Raises:
             CacheNotFound: There is no cache of that name; the error lists similar names.
-            LoadIncomplete, RowsLost, SchemaError: The cache is packed, and some of its rows are missing or unreadable.
-            ConfigError: The cache has no such column.
+            LoadIncomplete, RowsLost: The cache is packed, and some of its rows are missing.
+            SchemaError: A name matches no column, or several. Or the cache is packed and cannot be read.
+            ConfigError: The cache is packed, and pyarrow is not installed.
         """
         return make_profile(self.client, self.query, self.report, cache, columns, num_rows)
 
