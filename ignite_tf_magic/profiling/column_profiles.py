@@ -34,7 +34,7 @@ from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowField
 
 Report = Callable[[str], None]
-# A column is counted value by value if the sample has at most this many values, each this often on average.
+# A column is counted value by value if the sample has at most 64 different values, each at least 4 times on average.
 _FEW_VALUES, _OFTEN = 64, 4
 # The node that counts different values keeps all of them on its heap.
 _MAX_GATHERED_BYTES, _VALUE_BYTES = 16 * 1024 * 1024, 64

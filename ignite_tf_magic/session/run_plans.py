@@ -230,7 +230,10 @@ def _facts(
     known: Mapping[str, HostRecord] = MappingProxyType({}),
     told: Mapping[str, Capacity] = MappingProxyType({}),
 ) -> LaunchFacts:
-    """Ask hosts for the facts that a launch needs, except those that `known` and `told` contain."""
+    """Ask hosts for the facts that a launch needs.
+
+    Hosts in `known`, those of an earlier launch, are not asked for their capacities; `told` contains these.
+    """
 
     def equipped(host: HostRecord) -> HostRecord:
         return replace(host, environment=known[host.name].environment if host.name in known else None)

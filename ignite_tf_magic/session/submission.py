@@ -167,7 +167,10 @@ def _try_to_remove(run_id: str, host: Host) -> None:
 
 
 def _remove(run_id: str, host: Host) -> None:
-    """End a run's processes on a host and remove its files. On an unreachable host the reconciler gives up alone."""
+    """End a run's processes on a host and remove its files.
+
+    If the host cannot be asked, its reconciler gives up without this call.
+    """
     jobs = host.jobs_of(run_id)
     if jobs is None:
         return

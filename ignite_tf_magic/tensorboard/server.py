@@ -1,8 +1,8 @@
 """A TensorBoard's process: python -m ignite_tf_magic.tensorboard.server DIRECTORY.
 
 This process starts the server process, with --serve, waits until it holds its lock, and exits, so that the server
-does not belong to a kernel or shell. The server shows what `spec.json` in the directory lists. It ends when it is told
-to, when no browser has sent a request for the idle time, or when the directory is removed.
+does not belong to a kernel or shell. The server shows what `spec.json` in the directory lists. It ends on a
+signal, when no browser has sent a request for the idle time, or when the directory is removed.
 
 The server cannot import TensorFlow. So TensorBoard reads with its own Python code and through `LogTree`, uses a
 fifth of the memory, and starts in a fraction of the time.
