@@ -72,7 +72,7 @@ class RunRequest(RunOptions):
         script: Source of the script that every worker runs; empty if there is a command.
         job_dir: Directory or archive that the command needs.
         include: Patterns of links in `job_dir` that point outside it; the targets of matching links are shipped.
-        name: The part of the run's ID after its prefix; the cache's name by default.
+        name: The part of the run's ID after its mark; the cache's name by default.
         max_restarts: Number of failures in a row after which the run is still restarted; None takes the configured
             number.
         on_rebalance: Reaction to a change of the cache's primary owners; None takes the configured one.
