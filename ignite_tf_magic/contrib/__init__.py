@@ -1,4 +1,4 @@
-"""The names of TensorFlow 1: `from ignite_tf_magic.contrib import IgniteDataset`, and `install` for the old ones."""
+"""Names from TensorFlow 1: exports `IgniteDataset`, and `install` for the old import paths."""
 
 from __future__ import annotations
 

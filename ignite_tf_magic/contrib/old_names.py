@@ -1,4 +1,4 @@
-"""Finds what TensorFlow 1 had under its names there: `tensorflow.contrib.ignite`, some functions, and jobs."""
+"""Makes names of TensorFlow 1 available: `tensorflow.contrib.ignite`, some functions, and job names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT = "tensorflow.contrib"
 _OPS = f"{_ROOT}.ignite.python.ops"
 _WITH_DATASET = (f"{_ROOT}.ignite", f"{_OPS}.ignite_dataset_ops")
 _WITH_FILES = (f"{_ROOT}.ignite", f"{_OPS}.igfs_ops")
-# Of tensorflow.compat.v1, from before TensorFlow 1.0.
+# Names in tensorflow.compat.v1 from before TensorFlow 1.0.
 _OLDER = {
     "merge_all_summaries": "merge_all",
     "merge_summary": "merge",
@@ -33,14 +33,14 @@ _NAMES = {_ROOT, f"{_ROOT}.ignite.python", _OPS, *_WITH_DATASET, *_WITH_FILES}
 def install() -> None:
     """Let this process import `tensorflow.contrib.ignite`, as scripts for TensorFlow 1 do. A second call does nothing.
 
-    A module of that name that TensorFlow has itself comes first. Of `tensorflow.contrib` there is nothing else.
-    `tf.device("/job:WORKER")`, as they write it, is then the job "worker" of a run, and datasets have the methods of
-    TensorFlow 1, as `make_one_shot_iterator`.
+    If TensorFlow itself has a module of that name, that one is used. No other part of `tensorflow.contrib` is
+    available. `tf.device("/job:WORKER")`, the spelling of these scripts, then refers to the job "worker" of a run.
+    Datasets get the methods of TensorFlow 1, such as `make_one_shot_iterator`.
     """
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.append(_OldNames())
         after_import("tensorflow", _complete_tensorflow)
-        # Another module than the attribute of `tensorflow`, which it takes the place of.
+        # Importing this name creates another module than the attribute of `tensorflow`, and replaces the attribute.
         after_import("tensorflow.compat.v1", lambda: _complete(sys.modules["tensorflow.compat.v1"]))
 
 
@@ -52,7 +52,7 @@ def _complete_tensorflow() -> None:
 
 
 def _complete(module: Any) -> None:
-    """Give tensorflow.compat.v1 what scripts expect there."""
+    """Add to tensorflow.compat.v1 the older names, and uppercase job names, that scripts expect there."""
     for older, name in _OLDER.items():
         setattr(module, older, getattr(module.summary, name))
     module.device = _by_small_letters(module.device)

@@ -1,6 +1,6 @@
-"""`tensorflow_io.ignite`: an `IgniteDataset` whose arguments are in the order of tensorflow-io's.
+"""A replacement for `tensorflow_io.ignite`: an `IgniteDataset` with the argument order of tensorflow-io.
 
-Importing this module gives every dataset of the process the methods of TensorFlow 1, which that class had.
+Importing this module adds the methods of TensorFlow 1, which tensorflow-io's class had, to all datasets of the process.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ add_methods_of_version_1()
 
 
 class TensorFlowIoDataset(ignite_tf_magic.IgniteDataset):
-    """Rows of an Ignite cache, as `ignite_tf_magic.IgniteDataset`, with arguments in the order of tensorflow-io.
+    """Rows of an Ignite cache, as `ignite_tf_magic.IgniteDataset`, with the argument order of tensorflow-io.
 
     Args:
-        cache_name: As in `ignite_tf_magic.IgniteDataset`; so are the others.
-        host: As there.
-        port: As there.
-        schema_host: As there.
-        schema_port: As there.
-        local: As there.
-        part: As there.
-        page_size: As there.
-        username: As there.
-        password: As there.
-        certfile: As there.
-        keyfile: As there.
-        cert_password: As there.
-        **options: Arguments of `ignite_tf_magic.IgniteDataset` that tensorflow-io did not have.
+        cache_name: As for `ignite_tf_magic.IgniteDataset`; so are the others.
+        host: As for `IgniteDataset`.
+        port: As for `IgniteDataset`.
+        schema_host: As for `IgniteDataset`.
+        schema_port: As for `IgniteDataset`.
+        local: As for `IgniteDataset`.
+        part: As for `IgniteDataset`.
+        page_size: As for `IgniteDataset`.
+        username: As for `IgniteDataset`.
+        password: As for `IgniteDataset`.
+        certfile: As for `IgniteDataset`.
+        keyfile: As for `IgniteDataset`.
+        cert_password: As for `IgniteDataset`.
+        **options: Arguments of `ignite_tf_magic.IgniteDataset` that tensorflow-io does not have.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Gives datasets the methods that they had in TensorFlow 1."""
+"""Adds the methods that datasets had in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import tensorflow as tf
 
 
 def add_methods_of_version_1() -> None:
-    """Give every dataset of this process the methods that `tf.compat.v1.data.Dataset` has and `tf.data.Dataset` lacks.
+    """Add to all datasets of this process the methods of `tf.compat.v1.data.Dataset` that `tf.data.Dataset` lacks.
 
-    Every dataset, because scripts call them on what `map`, `shuffle` and `batch` return.
+    All datasets get them, because scripts call them on the results of `map`, `shuffle` and `batch`.
     """
     for name, method in _METHODS.items():
         if not hasattr(tf.data.Dataset, name):

@@ -1,6 +1,6 @@
-"""Real Apache Ignite nodes on this machine, with nothing installed but what pip brings.
+"""Runs real Apache Ignite nodes on this machine; pip installs everything that they need.
 
-Names resolve on first use, so that the guardian loads only what it needs.
+Names are imported on first use, so that the guardian loads only what it needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Spring XML that configures one node. Pure: values in, text out."""
+"""Generates the Spring XML that configures one node. Pure functions: values in, text out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 _BEANS = "http://www.springframework.org/schema/beans"
 _IGNITE = "org.apache.ignite."
-# Ignite's own 32 KiB hold one loopback packet: with rows of 1 MiB the sender then waits 0.2 s for every packet.
+# Ignite's default of 32 KiB holds one loopback packet. With rows of 1 MiB the sender then waits 0.2 s for every packet.
 _SOCKET_BUFFER_BYTES = 2 * 1024 * 1024
 _FAILURE_DETECTION_MS = 30_000
 """A killed node is seen at once, because its sockets close. This limit is for a node that hangs; on a
@@ -31,10 +31,10 @@ class NodePorts:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Everything that the configuration of one node says.
+    """The settings in the configuration of one node.
 
     Attributes:
-        discovery_ports: Those of all nodes of the cluster, this one included.
+        discovery_ports: The discovery ports of all nodes of the cluster, including this one.
     """
 
     index: int
@@ -48,9 +48,9 @@ class NodeConfig:
 
 
 def node_xml(node: NodeConfig) -> str:
-    """Write the configuration of a node for Ignite's command line start.
+    """Return the configuration of a node for Ignite's command line start.
 
-    The result may hold passwords of key stores: keep it in a file of mode 0600.
+    The result may contain passwords of key stores: keep it in a file of mode 0600.
     """
     root = ET.Element(
         "beans",
@@ -88,7 +88,7 @@ def node_xml(node: NodeConfig) -> str:
 
 
 def with_ports(xml: str, ports: NodePorts, discovery_ports: Sequence[int]) -> str:
-    """Return a node's configuration with its own ports, and the discovery ports of all nodes to look for."""
+    """Return a node's configuration with new ports of its own and new discovery ports of all nodes."""
     ET.register_namespace("", _BEANS)
     root = ET.fromstring(xml)  # noqa: S314 what `node_xml` wrote
     discovery = _property(root, "spi.discovery.tcp.TcpDiscoverySpi", "localPort")
@@ -113,7 +113,9 @@ def _property(root: ET.Element, java_class: str, name: str) -> ET.Element:
 
 def _discovery(node: NodeConfig) -> ET.Element:
     addresses = ET.Element("list")
-    for port in node.discovery_ports:  # one element per address: a comma-joined string is not split
+    for (
+        port
+    ) in node.discovery_ports:  # one element per address, because Ignite does not split a comma-joined string
         ET.SubElement(addresses, "value").text = f"{LOOPBACK}:{port}"
     finder = _bean("spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder", addresses=addresses)
     return _bean(
@@ -158,7 +160,7 @@ def _storage(node: NodeConfig) -> ET.Element:
     )
     bean = _bean("configuration.DataStorageConfiguration", defaultDataRegionConfiguration=region)
     if node.persist:
-        # Ignite's own write-ahead log takes 640 MB of disk per node before the first row.
+        # Ignite's default write-ahead log takes 640 MB of disk per node before the first row.
         _set(bean, "walSegmentSize", 32 << 20)
         _set(bean, "walSegments", 4)
         _set(bean, "maxWalArchiveSize", 256 << 20)

@@ -1,4 +1,4 @@
-"""The data that a cluster with `persist` keeps over `down`, and who may start on it again."""
+"""Manages the data that a cluster with `persist` keeps after `down`, and checks which cluster can use it again."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _NOTE = "cluster.json"
 
 
 def data_directory(home: Path) -> Path:
-    """Where the work directories of nodes with `persist` are."""
+    """Return the directory that contains the work directories of nodes with `persist`."""
     return home / "data"
 
 
 def node_data(home: Path, index: int) -> Path:
-    """The work directory of a node with `persist`."""
+    """Return the work directory of a node with `persist`."""
     return data_directory(home) / f"node-{index}"
 
 
 def check_data(home: Path, options: EmbeddedOptions) -> None:
-    """Refuse to start on data that the cluster asked for cannot open.
+    """Raise an error if the requested cluster cannot open the kept data.
 
     Raises:
-        EmbeddedError: It was written by another number of nodes, or with another setting of authentication.
+        EmbeddedError: The data was written by another number of nodes, or with another authentication setting.
     """
     if not options.persist:
         return
     try:
         note = json.loads((data_directory(home) / _NOTE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        delete_kept_data(home)  # of a first start that did not come to its end
+        delete_kept_data(home)  # left by a first start that was interrupted
         return
     wrote = _description(note["num_nodes"], note["authentication"])
     asked = _description(options.num_nodes, options.authentication)
@@ -50,12 +50,12 @@ def _description(num_nodes: int, authentication: bool) -> str:
 
 
 def note_data(home: Path, options: EmbeddedOptions) -> None:
-    """Write down what kind of cluster the data belongs to; from then on it is kept."""
+    """Record which kind of cluster the data belongs to. Data without this record is not kept."""
     note = {"num_nodes": options.num_nodes, "authentication": options.authentication}
     write_private(data_directory(home) / _NOTE, json.dumps(note))
 
 
 def delete_kept_data(home: Path) -> None:
-    """Remove all data that was kept."""
+    """Remove all kept data."""
     if data_directory(home).exists():
         shutil.rmtree(data_directory(home))

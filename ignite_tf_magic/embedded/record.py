@@ -1,14 +1,14 @@
-"""The record of an embedded cluster: values shown to others, and their form on disk.
+"""The record of an embedded cluster: the values shown to callers, and their form on disk.
 
 A home holds one cluster:
 
     lock              held while the cluster is started, changed or ended
     cluster.json      the record; written before the first node is started
-    used              touched when somebody uses the cluster; its age counts as idle time
-    last-end.json     why the guardian ended the last cluster, until that was told
-    guardian.log      what the guardian did
+    used              touched when the cluster is used; its age counts as idle time
+    last-end.json     why the guardian ended the last cluster, until the next start reports it
+    guardian.log      log of the guardian
     node-N/           config.xml, node.log, process.json, work/ (a node's files)
-    data/             kept over `down`: the work directories of nodes that persist
+    data/             kept after `down`: the work directories of nodes that persist
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.settings.options import ConnectOptions, Endpoint, TlsOptions
 
 _FORMAT = 1
-_TLS_FIELDS = ("certfile", "keyfile", "cafile", "check_hostname")  # a password is not for a record
-_USER = "ignite"  # Ignite's first user; the password is the same word
+_TLS_FIELDS = ("certfile", "keyfile", "cafile", "check_hostname")  # passwords must not be in the record
+_USER = "ignite"  # Ignite's initial user, whose password is the same word
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedNode:
-    """One node, as it was when asked.
+    """The state of one node at the time of the query.
 
     Attributes:
-        port: Where clients connect.
-        pid: None when it was never started.
+        port: Port for clients.
+        pid: Process ID; None if the node was never started.
     """
 
     index: int
@@ -48,11 +48,11 @@ class EmbeddedNode:
     alive: bool
 
     def death(self) -> NodeDied:
-        """The error that tells of this node's end with the last lines of its log."""
+        """Return an error about this node's end, with the last lines of its log."""
         return NodeDied(f"node {self.index} (pid {self.pid})", str(self.log), end_of(self.log))
 
     def to_dict(self) -> dict[str, Any]:
-        """The node as JSON values."""
+        """Return the node as JSON values."""
         return {
             "index": self.index,
             "host": self.host,
@@ -65,13 +65,13 @@ class EmbeddedNode:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCluster:
-    """An embedded cluster, as it was when asked.
+    """The state of an embedded cluster at the time of the query.
 
     Attributes:
-        ready: False while it is being started.
+        ready: False while the cluster is being started.
         settings: The options it was started with: num_nodes, heap, region, persist,
             ignite_version, authentication.
-        java: The Java it runs on, in words.
+        java: A description of the Java that it runs on.
         started_at: Seconds since the epoch.
         peer_ports: Discovery and communication port of each node.
     """
@@ -90,17 +90,17 @@ class EmbeddedCluster:
 
     @property
     def connect_options(self) -> ConnectOptions:
-        """How a client of this machine reaches the nodes that live."""
+        """How a client on this machine connects to the live nodes."""
         endpoints = tuple(Endpoint(node.host, node.port) for node in self.nodes if node.alive)
         user = _USER if self.settings.get("authentication") else None
         return ConnectOptions(endpoints=endpoints, username=user, password=user, tls=self.tls)
 
     def deaths(self) -> tuple[NodeDied, ...]:
-        """One error for each node that has ended, to be raised or shown."""
+        """Return one error for each node that has ended, to raise or show."""
         return tuple(node.death() for node in self.nodes if not node.alive)
 
     def to_dict(self) -> dict[str, Any]:
-        """The cluster as JSON values, without anything secret."""
+        """Return the cluster as JSON values, without secrets."""
         return {
             "home": str(self.home),
             "lifetime": self.lifetime.value,
@@ -114,22 +114,22 @@ class EmbeddedCluster:
 
 
 def node_directory(home: Path, index: int) -> Path:
-    """Where the files of a node are."""
+    """Return the directory of a node's files."""
     return home / f"node-{index}"
 
 
 def process_file(home: Path, index: int) -> Path:
-    """Where the pid of a node is recorded."""
+    """Return the path of the file with a node's process ID."""
     return node_directory(home, index) / "process.json"
 
 
 def guardian_file(home: Path) -> Path:
-    """Where the pid of the guardian is recorded."""
+    """Return the path of the file with the guardian's process ID."""
     return home / "guardian.json"
 
 
 def write_cluster(cluster: EmbeddedCluster) -> None:
-    """Record a cluster. The caller holds the lock of its home."""
+    """Write the record of a cluster. The caller holds the lock of its home."""
     tls = cluster.tls
     record = {
         "format": _FORMAT,
@@ -148,10 +148,10 @@ def write_cluster(cluster: EmbeddedCluster) -> None:
 
 
 def read_cluster(home: Path) -> EmbeddedCluster | None:
-    """Read the record of a home and look which of its nodes live; None when there is no cluster.
+    """Read the record of a home and check which nodes live; None if there is no cluster.
 
     Raises:
-        EmbeddedError: The record is damaged or of another version of this package.
+        EmbeddedError: The record is damaged or from another version of this package.
     """
     path = home / "cluster.json"
     try:
@@ -188,7 +188,7 @@ def _from_record(home: Path, record: dict[str, Any]) -> EmbeddedCluster:
 
 
 def look_at_node(home: Path, index: int, host: str, port: int) -> EmbeddedNode:
-    """See whether the process of a node runs."""
+    """Return a node with the current state of its process."""
     process = read_process(process_file(home, index))
     return EmbeddedNode(
         index=index,
@@ -201,19 +201,19 @@ def look_at_node(home: Path, index: int, host: str, port: int) -> EmbeddedNode:
 
 
 def refreshed(cluster: EmbeddedCluster) -> EmbeddedCluster:
-    """The same cluster with its nodes looked at again."""
+    """Return the cluster with the current state of its nodes."""
     nodes = tuple(look_at_node(cluster.home, node.index, node.host, node.port) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)
 
 
 def node_processes(cluster: EmbeddedCluster) -> tuple[DetachedProcess, ...]:
-    """The processes of the nodes that were started, whether or not they still run."""
+    """Return the processes of all nodes that were started, whether or not they still run."""
     found = (read_process(process_file(cluster.home, node.index)) for node in cluster.nodes)
     return tuple(process for process in found if process is not None)
 
 
 def remove_cluster(home: Path, *, keep_logs: bool = False) -> None:
-    """Forget a cluster whose processes have ended, and remove its files except `data/`."""
+    """Remove the record and files of a cluster whose processes have ended, except `data/`."""
     for directory in home.glob("node-*"):
         if keep_logs:
             shutil.rmtree(directory / "work", ignore_errors=True)
@@ -226,17 +226,17 @@ def remove_cluster(home: Path, *, keep_logs: bool = False) -> None:
 
 
 def touch_used(home: Path) -> None:
-    """Tell the guardian that somebody uses the cluster now."""
+    """Mark the cluster as in use now, for the guardian."""
     (home / "used").touch(mode=0o600)
 
 
 def write_end(home: Path, why: str) -> None:
-    """Leave word for the next start of why a cluster ended by itself."""
+    """Record why the guardian ended a cluster; the next start reports it."""
     write_private(home / "last-end.json", json.dumps({"at": time.time(), "why": why}))
 
 
 def take_end(home: Path) -> str | None:
-    """Read the word that `write_end` left, and remove it."""
+    """Read and remove the record of `write_end`; None if there is none."""
     path = home / "last-end.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

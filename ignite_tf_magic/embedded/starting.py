@@ -48,7 +48,7 @@ Report = Callable[[str], None]
 
 _START_ATTEMPTS = 3
 _GRACE_S = 15.0
-_ARCHIVE_GRACE_S = 90.0  # a node that ends writes the archive first
+_ARCHIVE_GRACE_S = 90.0  # a node writes the archive before it ends
 
 
 def start_cluster(
@@ -56,7 +56,7 @@ def start_cluster(
 ) -> EmbeddedCluster:
     """Start a cluster in a home that has none, and block until it is ready.
 
-    Whatever was started has ended when this raises; the logs of the nodes stay.
+    If this raises, everything that it started has ended; the logs of the nodes stay.
     """
     check_data(home, options)
     version = options.resolved_version()
@@ -82,7 +82,7 @@ def start_cluster(
 
 
 def quickened(bare: Installation, home: Path, report: Report) -> Installation:
-    """The installation with Java's archive of classes, which is made if it can be."""
+    """Return the installation with Java's class archive; create the archive if possible."""
     archive = archive_for(bare.java, bare.jars)
     if archive is None:
         return bare
@@ -94,15 +94,15 @@ def quickened(bare: Installation, home: Path, report: Report) -> Installation:
 
 
 def _make_archive(archive: Archive, bare: Installation, home: Path, report: Report) -> None:
-    """Start one node and end it, for what Java writes down of it. Failing only costs speed."""
+    """Start and end one node, so that Java writes the archive. A failure only costs speed."""
     report(f"preparing {bare.java} for quick starts of Ignite (once, about 10 s)")
     writing = replace(bare, java_options=archive.write_options())
     try:
-        ports = choose_ports(1, is_contended=True)  # the first free ones are for those who wait for them
+        ports = choose_ports(1, is_contended=True)  # random ports: a user's cluster gets the first free ones
         small = EmbeddedOptions(num_nodes=1, heap="256m")
         cluster = _start_once(home, small, Lifetime.UNTIL_IDLE, writing, ports, lambda _: None)
     except (EmbeddedError, DeadlineExceeded):
-        return  # a real start meets the same trouble and explains it
+        return  # the real start fails in the same way and reports it
     end_processes(cluster, _ARCHIVE_GRACE_S)
     remove_cluster(home)
     if not archive.install():
@@ -117,7 +117,7 @@ def _start_once(
     ports: tuple[NodePorts, ...],
     report: Report,
 ) -> EmbeddedCluster:
-    """Start the nodes and wait for them; the cluster is not yet recorded as ready."""
+    """Start the nodes and wait until they are ready; the cluster is not yet recorded as ready."""
     cluster = _planned(home, options, lifetime, installation, ports)
     try:
         remove_cluster(home)
@@ -162,7 +162,7 @@ def _planned(
 
 
 def settings_of(options: EmbeddedOptions) -> dict[str, Any]:
-    """The options that a running cluster keeps and a later start is compared with."""
+    """Return the options that a running cluster keeps, to compare them with those of a later start."""
     return {
         "num_nodes": options.num_nodes,
         "heap": options.heap,
@@ -176,7 +176,7 @@ def settings_of(options: EmbeddedOptions) -> dict[str, Any]:
 def restart_nodes(
     cluster: EmbeddedCluster, indexes: tuple[int, ...], timeout_s: float, report: Report
 ) -> EmbeddedCluster:
-    """Start nodes that died again, as they were: the living ones fill them from their copies."""
+    """Restart dead nodes with their previous configuration. Live nodes copy the rows to them."""
     for death in cluster.deaths():
         report(f"{death}\nstarting it again")
     if not cluster.settings["persist"]:
@@ -209,7 +209,7 @@ def _restart_once(
     timeout_s: float,
     report: Report,
 ) -> EmbeddedCluster:
-    # Other nodes may have moved since these were started: one that looks for them in vain starts a cluster of its own.
+    # Other nodes may have new ports since these were started. A node that cannot find them starts its own cluster.
     write_ports(cluster, indexes)
     spawn_nodes(cluster.home, installation, cluster.settings["heap"], indexes)
     try:
@@ -229,7 +229,7 @@ def _spawn_guardian(cluster: EmbeddedCluster) -> None:
 
 
 def end_processes(cluster: EmbeddedCluster, grace_s: float = _GRACE_S) -> tuple[int, ...]:
-    """End nodes and guardian; returns the pids of nodes that had to be killed."""
+    """End nodes and guardian; returns the process IDs of nodes that had to be killed."""
     guardian = read_process(guardian_file(cluster.home))
     if guardian is not None and guardian.pid != os.getpid():
         end([guardian], _GRACE_S)

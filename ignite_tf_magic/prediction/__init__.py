@@ -1,1 +1,1 @@
-"""Batch inference: each worker of a run predicts its own partitions, and writes what comes out beside their keys."""
+"""Batch inference: each worker of a run predicts its own partitions, and writes the outputs under the same keys."""

@@ -1,4 +1,4 @@
-"""Whether each row of a cache has one in the cache of its predictions."""
+"""Checks that each row of a cache has a row in the cache of its predictions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ignite_tf_magic.prediction.progress import note
 from ignite_tf_magic.runs.hosts.topology import topology_of
 
 GO_ON = "go on with it by resume=True (--resume)"
-# For half a second after a node was killed, the others may count their own rows only.
+# For half a second after a node was killed, other nodes may count only their own rows.
 _RECOUNT_S = 2.0
 
 
 def compared_rows(client: Client, source: str, target: str, mark: LoadMark) -> int:
-    """Compare the rows of two caches at the end of a prediction, and note their number; returns it.
+    """Compare the number of rows of two caches at the end of a prediction; record and return it.
 
-    Keys need no comparison: a worker writes those that it has read, and nobody else writes.
+    Keys need not be compared: workers write only keys that they read, and no other process writes.
 
     Raises:
-        PredictionIncomplete: They are not the same, or a partition was left out; it will be predicted again.
+        PredictionIncomplete: The numbers differ, or a partition was left out; it will be predicted again.
     """
     read, written = Cache(client, source), client.cache(target)
     left_out = _left_out(client, read, target, mark)
@@ -58,7 +58,7 @@ def _incomplete(
     sizes: tuple[int, int],
     left_out: set[int],
 ) -> PredictionIncomplete:
-    """Have what differs be predicted again the next time, and say what does."""
+    """Mark the differing partitions to be predicted again, and return an error that lists them."""
     differing = left_out | _differing(read, written)
     known = note(client, written.name, mark).done
     note(client, written.name, mark, undone=differing or known)
@@ -73,7 +73,7 @@ def _incomplete(
 
 
 def _differing(read: Cache, written: Cache) -> set[int]:
-    """Find the partitions in which two caches have other numbers of rows; none where their partitions are others."""
+    """Return the partitions with different numbers of rows; an empty set if the caches are partitioned differently."""
     first, second = read.partition_stats(), written.partition_stats()
     if first.keys() != second.keys() or first.keys() == {WHOLE_CACHE}:
         return set()

@@ -1,4 +1,4 @@
-"""What a model gets of a row: chosen by the names of its inputs, or made by the user's own function."""
+"""Makes a model's input from rows: chooses fields by the names of its inputs, or calls the user's own function."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def input_batches(rows: Any, model: Any, batch_rows: int, prepare: Prepare | Non
     Args:
         rows: Dataset of {"key": ..., "val": ...}.
         model: The model.
-        batch_rows: Rows of a batch.
-        prepare: Makes the input of a row's value; of a tuple it is the first item, as in Keras' own `predict`. None
+        batch_rows: Number of rows in a batch.
+        prepare: Makes the input from a row's value; the first item of a tuple is used, as in Keras' own `predict`. None
             takes the fields that have the inputs' names, or the only field.
         cache: Name of the cache, for messages.
 
     Raises:
-        PredictionMismatch: The model takes no such input; says what it takes.
+        PredictionMismatch: The model does not accept this input; the message says what it accepts.
     """
     if prepare is None:
         choose = _choice(rows.element_spec["val"], model, cache)
@@ -42,12 +42,14 @@ def _of_row(prepare: Prepare) -> Callable[[Any], Any]:
         prepared = prepare(row["val"])
         return prepared[0] if isinstance(prepared, tuple) else prepared
 
-    made.__qualname__ = getattr(prepare, "__qualname__", repr(prepare))  # for what `map` says of it
+    made.__qualname__ = getattr(
+        prepare, "__qualname__", repr(prepare)
+    )  # the name that messages of `map` show
     return made
 
 
 def _choice(value: Any, model: Any, cache: str) -> Callable[[Any], Any]:
-    """Say how the input follows from a value."""
+    """Return a function that chooses the model's input from a row's value."""
     if not isinstance(value, Mapping):
         return lambda given: given
     names = [name for name, _ in inputs_of(model)]
@@ -64,7 +66,7 @@ def _choice(value: Any, model: Any, cache: str) -> Callable[[Any], Any]:
 
 
 def inputs_of(model: Any) -> list[tuple[str, tuple[int | None, ...]]]:
-    """Return names and shapes of a model's inputs; nothing of a model that does not tell."""
+    """Return names and shapes of a model's inputs; an empty list if the model does not declare them."""
     try:
         found = model.inputs
     except (AttributeError, ValueError):
@@ -74,10 +76,10 @@ def inputs_of(model: Any) -> list[tuple[str, tuple[int | None, ...]]]:
 
 
 def check_fit(spec: Any, model: Any, cache: str) -> None:
-    """Refuse an input whose shape the model does not take.
+    """Raise an error if the model does not accept the input's shape.
 
     Raises:
-        PredictionMismatch: It does not; names both shapes.
+        PredictionMismatch: The shapes differ; the message contains both.
     """
     inputs = inputs_of(model)
     given = _by_input(spec, [name for name, _ in inputs])
@@ -92,7 +94,7 @@ def check_fit(spec: Any, model: Any, cache: str) -> None:
 
 
 def _by_input(spec: Any, names: Sequence[str]) -> list[Any]:
-    """List what an input gets, in the order of the inputs; nothing where that is for Keras to say."""
+    """List the parts of an input in the order of the model's inputs; an empty list leaves the check to Keras."""
     if isinstance(spec, Mapping):
         return [spec[name] for name in names] if set(names) <= spec.keys() else []
     flat = tf.nest.flatten(spec)
@@ -100,7 +102,7 @@ def _by_input(spec: Any, names: Sequence[str]) -> list[Any]:
 
 
 def _fits(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Tell whether Keras takes a shape for another: it adds or takes away a last dimension of 1."""
+    """Return whether Keras accepts a shape for another one: it adds or removes a last dimension of 1."""
     shapes = [given, (*given, 1), *([given[:-1]] if given[-1] == 1 and len(given) > 1 else [])]
     return any(
         len(shape) == len(wanted)

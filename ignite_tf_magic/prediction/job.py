@@ -1,4 +1,4 @@
-"""What workers are told of a prediction: which model, from which cache into which. Pure."""
+"""The description of a prediction for its workers: model, source cache and target cache. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class PredictionJob:
 
     Attributes:
         source: The cache that is read.
-        target: The cache that gets the outputs.
-        mark: What is noted of the target while it is not whole; a worker that finds another one there stops.
-        model_path: Where the model lies in igfs.
-        model_sha256: Of that file: what was looked at is what is loaded.
-        trust: Whether the model may bring code of its own, which is then run.
-        batch_rows: Rows that the model gets at once.
+        target: The cache for the outputs.
+        mark: Mark of the unfinished target; a worker that finds another mark there stops.
+        model_path: Path of the model in igfs.
+        model_sha256: Hash of that file, which ensures that the checked file is the one that is loaded.
+        trust: Whether the model may contain code, which is then executed.
+        batch_rows: Number of rows that the model gets at once.
         fields: Fields of a row that are read; None reads all.
-        fill: What a null becomes, by field name.
+        fill: Replacement for nulls, by field name.
     """
 
     source: str
@@ -42,12 +42,12 @@ class PredictionJob:
     fill: Mapping[str, Any] = field(default_factory=dict)
 
     def to_text(self) -> str:
-        """Return it as text that `from_text` reads."""
+        """Return the job as text that `from_text` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> PredictionJob:
-        """Read what `to_text` gave."""
+        """Read the text of `to_text`."""
         content = json.loads(text)
         mark = LoadMark(**{**content["mark"], "state": LoadState(content["mark"]["state"])})
         names = content["fields"]
@@ -57,17 +57,17 @@ class PredictionJob:
 def digest_of(
     source: str, model: str, prepare: str, fields: tuple[str, ...] | None, fill: Mapping[str, Any]
 ) -> str:
-    """Tell a prediction from others: only the same one is gone on with.
+    """Return a digest that identifies a prediction; only the same prediction can be continued.
 
     Args:
         source: The cache that is read.
-        model: Digest of what the model is made of.
-        prepare: Digest of the function that makes the model's input of a row; empty for none.
+        model: Digest of the model's content.
+        prepare: Digest of the function that makes the model's input from a row; empty if there is none.
         fields: Fields that are read.
-        fill: What nulls become.
+        fill: Replacements for nulls.
 
     Raises:
-        ConfigError: `fill` holds what cannot be sent.
+        ConfigError: `fill` contains a value that cannot be sent.
     """
     try:
         content = json.dumps([source, model, prepare, fields, dict(fill)], sort_keys=True)
@@ -79,16 +79,16 @@ def digest_of(
 
 
 def script_of(job: PredictionJob, definitions: str, prepare: str) -> str:
-    """Return what every worker runs.
+    """Return the script that every worker runs.
 
-    The job stands in it, and not among the variables that are sent along: these lie in igfs, where others write.
+    The job is part of the script, not one of the pushed variables: these are in igfs, where other users can write.
 
     Args:
         job: The prediction.
-        definitions: What defines the function that makes the model's input of a row.
-        prepare: Its name; empty for none.
+        definitions: Source that defines the function that makes the model's input from a row.
+        prepare: Name of this function; empty if there is none.
     """
-    # Each worker predicts alone: Keras must not wait for the others when it is imported.
+    # Each worker predicts alone. Without this, Keras would wait for the other workers when it is imported.
     head = "import os as _os; _os.environ.pop('TF_CONFIG', None)"
     call = f"_predict({job.to_text()!r}, {prepare or None})"
     return (

@@ -1,4 +1,4 @@
-"""Rows whose keys are taken from other rows as they stand, bytes for bytes; their values are columns."""
+"""Encodes rows with keys that are copied from other rows byte for byte, and values from columns."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import read_header, skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 
-_PLACEHOLDER_BYTES = 2  # of a key of type byte
+_PLACEHOLDER_BYTES = 2  # size of an encoded key of type byte
 
 
 class KeyedRows(RowEncoder):
-    """Encodes rows beside others: under the keys, and sent to the partitions, that these have.
+    """Encodes rows under the keys of other rows, and sends them to the partitions of those rows.
 
-    So keys of all types are the same as those in the cache that they come from, also those that Python has no value
-    for, and an affinity of the cache's own is heeded.
+    So keys of all types are identical to those in the other cache, including keys that Python cannot represent, and
+    a custom affinity of that cache is respected.
 
     Args:
         type_name: Name of the values' binary type.
-        columns: As of `RowEncoder`.
+        columns: As for `RowEncoder`.
         keys: Encoded keys.
-        partitions: Of each row.
+        partitions: Partition of each row.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class KeyedRows(RowEncoder):
 
     @property
     def row_bytes(self) -> int:
-        """Encoded size of a row, by the first ones."""
+        """Mean encoded size of a row in bytes, from the first 64 rows."""
         sample = np.arange(min(len(self), 64))
         return max(1, len(self.encode(sample)) // max(len(sample), 1))
 
     def key_hashes(self) -> NDArray[np.int32]:
-        """Return what stands for the hashes: a partition's number leads to itself, as far as they are below 2^16."""
+        """Return partition numbers in place of hashes. A number below 2^16 maps to the partition of that number."""
         return self._partitions
 
     def encode(self, index: NDArray[np.intp]) -> bytes:
-        """Encode the rows of that index, one after another."""
+        """Encode the rows with these indexes, one after another."""
         rows = memoryview(super().encode(index))
         reader = Reader(rows)
         parts: list[bytes | memoryview] = []
@@ -68,7 +68,7 @@ def keys_of(page: Page, row_starts: NDArray[np.int64]) -> list[bytes]:
 
     Args:
         page: Rows, each a key and a value.
-        row_starts: Where each of them begins.
+        row_starts: Start offset of each row.
     """
     reader, keys = Reader(page.rows), []
     for start in row_starts[: page.num_rows].tolist():
@@ -79,7 +79,7 @@ def keys_of(page: Page, row_starts: NDArray[np.int64]) -> list[bytes]:
 
 
 def _unwrapped(key: memoryview) -> bytes:
-    """Take an object out of what a server may have wrapped it into."""
+    """Return the bytes of a key, without the wrapper that a server may have put around an object."""
     if key[0] != TypeCode.WRAPPED_OBJECT:
         return bytes(key)
     reader = Reader(key, 1)

@@ -1,4 +1,4 @@
-"""A model on its way to the workers: a .keras file, looked at where a prediction is started, left for them in igfs."""
+"""Sends a model to the workers as a .keras file in igfs. The file is checked before it is sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ignite_tf_magic.settings.options import ConnectOptions
 from ignite_tf_magic.training.untrusted_models import check_model, keras_version
 
 _SUFFIX = ".keras"
-_METADATA = "metadata.json"  # tells when the model was saved, too
+_METADATA = "metadata.json"  # it also contains the time of saving
 _PART_BYTES = 4 << 20
 
 
@@ -32,9 +32,9 @@ class ModelFile:
 
     Attributes:
         path: A .keras file.
-        sha256: Of the file.
-        content: Digest of what the model is made of, whenever it was saved.
-        trust: Whether it may bring code.
+        sha256: Hash of the file.
+        content: Digest of the model that does not depend on the time of saving.
+        trust: Whether the file may contain code.
     """
 
     path: Path
@@ -44,17 +44,17 @@ class ModelFile:
 
 
 def stage_model(options: ConnectOptions, model: Any, folder: Path, *, trust: bool) -> ModelFile:
-    """Bring a model into a folder of this machine, as a file that may be sent.
+    """Write a model to a folder of this machine, as a file that may be sent.
 
     Args:
         options: The cluster, for igfs:///.
-        model: A model of Keras 3 or tf_keras, which is taken as its owner's; or the path of a .keras file, here or in
-            igfs, which may be anybody's.
-        folder: Of the caller's own.
-        trust: Whether a file may bring code.
+        model: A model of Keras 3 or tf_keras, which is trusted as the caller's own; or the path of a .keras file, here
+            or in igfs, which any user may have written.
+        folder: A private folder of the caller.
+        trust: Whether a file may contain code.
 
     Raises:
-        ConfigError: It is no such thing, cannot be saved, or may run code.
+        ConfigError: It is neither a model nor a .keras file, cannot be saved, or may run code.
         PathNotFound: There is no such file.
     """
     path = folder / f"model{_SUFFIX}"
@@ -84,12 +84,12 @@ def stage_model(options: ConnectOptions, model: Any, folder: Path, *, trust: boo
 
 
 def send_model(options: ConnectOptions, target: str, token: str, file: ModelFile) -> str:
-    """Leave a model in igfs for workers, in place of all that earlier predictions have left; returns its path.
+    """Store a model in igfs for the workers, and remove the models of earlier predictions; returns its path.
 
     Args:
         options: The cluster.
-        target: The cache that gets the outputs.
-        token: Tells this prediction's file from others.
+        target: The cache for the outputs.
+        token: Distinguishes this prediction's file from those of others.
         file: The model.
     """
     place = (*_directory(target), token, f"model{_SUFFIX}")
@@ -103,17 +103,17 @@ def send_model(options: ConnectOptions, target: str, token: str, file: ModelFile
 
 
 def remove_model(options: ConnectOptions, target: str, token: str | None = None) -> None:
-    """Remove what was left for the workers of predictions into a cache; with a token, of that one alone."""
+    """Remove the models of predictions into a cache from igfs; with a token, only that prediction's model."""
     place = _directory(target) if token is None else (*_directory(target), token)
     with Volume(lambda: options) as volume, suppress(PathNotFound):
         volume.remove_directory(place, with_contents=True)
 
 
 def fetch_model(path: str, sha256: str, folder: Path) -> Path:
-    """Bring the model to a worker.
+    """Copy the model from igfs to a worker.
 
     Raises:
-        ConfigError: It is not the one that was sent.
+        ConfigError: It is not the model that was sent.
     """
     local = folder / f"model{_SUFFIX}"
     with Volume(cluster_of) as volume:
@@ -124,7 +124,7 @@ def fetch_model(path: str, sha256: str, folder: Path) -> Path:
 
 
 def load_model(path: Path, *, trust: bool) -> Any:
-    """Load a model with the Keras that has written it; nothing that only training needs."""
+    """Load a model with the version of Keras that wrote it, without what only training needs."""
     if keras_version(path).startswith("2"):
         import tf_keras
 
@@ -142,7 +142,7 @@ def _save(model: Any, path: Path) -> None:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what only a training needs
+            warnings.simplefilter("ignore")  # about parts that only training needs
             model.save(path)
     except (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise ConfigError(
@@ -184,7 +184,7 @@ def _sha256(path: Path) -> str:
 
 
 def _content(path: Path) -> str:
-    """Digest the members of a .keras file but for the one that tells when it was saved."""
+    """Return a digest of the members of a .keras file, except the one with the time of saving."""
     digest = hashlib.sha256()
     with zipfile.ZipFile(path) as archive:
         for name in sorted(set(archive.namelist()) - {_METADATA}):

@@ -1,4 +1,4 @@
-"""What a model gives for a batch, as columns of rows. Knows no TensorFlow."""
+"""Converts a model's outputs for a batch to columns of rows. Does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ignite_tf_magic.errors import PredictionMismatch
 from ignite_tf_magic.protocol.objects import ARRAY_CODE_OF_DTYPE, CODE_OF_DTYPE
 
 ONLY = "prediction"
-# Types without one on the wire -> the next that holds all their values.
+# Types that the wire format does not have -> the next one that holds all their values.
 _WIDER = {"f2": "f4", "bfloat16": "f4", "u1": "i2", "u2": "i4", "u4": "i8"}
 _WIDER_IN_ARRAYS = {**_WIDER, "i1": "i2"}
 del _WIDER_IN_ARRAYS["u1"]
@@ -21,19 +21,19 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 def columns_of(outputs: Any, num_rows: int, names: Sequence[str] = ()) -> Columns:
-    """Return a model's outputs by the names of their fields, one item for each row.
+    """Return a model's outputs as columns by field name, with one item for each row.
 
-    One number for each row is a scalar, whether the model gives it as (rows,) or (rows, 1); several are an array, in
-    C order where they have more dimensions. Types that have no form of their own become the next larger one, so that
-    no value changes.
+    An output with one number per row becomes a scalar, whether its shape is (rows,) or (rows, 1). An output with
+    several numbers per row becomes an array, in C order if it has more dimensions. Types that the wire format does not
+    have become the next larger type, so that no value changes.
 
     Args:
         outputs: An array, or a dict or list of arrays, whose first dimension is rows.
-        num_rows: How many rows the model was given.
+        num_rows: Number of rows that the model was given.
         names: Names of the outputs of a list.
 
     Raises:
-        PredictionMismatch: They are not one for each row, or have no form in a cache.
+        PredictionMismatch: An output does not have one item per row, or a cache cannot hold it.
     """
     return {name: _column(name, value, num_rows) for name, value in _named(outputs, names).items()}
 

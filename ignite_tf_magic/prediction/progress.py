@@ -1,9 +1,9 @@
-"""How far a prediction has come: noted beside the facts of the cache that it fills, under the key "prediction".
+"""The progress of a prediction, stored with the facts of the cache that it fills, under the key "prediction".
 
     {"load": {"state": "loading", "source": "predict ...", ...}, "prediction": {"done": "3fffe", "runs": [...]}}
 
-Each beginning has a mark of its own. A worker's notes are taken only while the mark is that of its own beginning, so
-that whoever has begun anew knows all runs that may have written: those that are noted.
+Each start of a prediction writes a new mark. A worker's progress is accepted only while the stored mark is that of its
+own start. So a new start finds all runs that may have written in the stored list.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WAY = "predict"
 
 @dataclass(frozen=True, slots=True)
 class PredictionProgress:
-    """What is noted of a prediction.
+    """The stored progress of a prediction.
 
     Attributes:
         done: Partitions whose outputs are all written.
-        runs: Ids of the runs that have written some.
+        runs: IDs of the runs that have written outputs.
     """
 
     done: frozenset[int] = frozenset()
@@ -42,25 +42,25 @@ class PredictionProgress:
 
 
 def progress_of(facts: Facts) -> PredictionProgress:
-    """Return what is noted of a prediction; nothing where nothing is."""
+    """Return the stored progress of a prediction; empty progress if there is none."""
     found = facts.get(_KEY)
     try:
         if isinstance(found, dict):
             return PredictionProgress(_partitions(str(found["done"])), tuple(map(str, found["runs"])))
-    except (KeyError, ValueError, TypeError):  # noted by a later version
+    except (KeyError, ValueError, TypeError):  # written by a later version
         pass
     return PredictionProgress()
 
 
 def begin(client: Client, cache: str, expected_rows: int, source: str, *, goes_on: bool) -> LoadMark:
-    """Note that a prediction begins, and that nobody else may note that it goes on.
+    """Record the start of a prediction; earlier predictions can then no longer record progress.
 
     Args:
-        client: Of the cluster.
+        client: The cluster.
         cache: The cache that it fills.
-        expected_rows: Rows that this is to have.
-        source: Tells the prediction from others.
-        goes_on: Whether what an earlier one has noted as done is kept. The runs that have written are in any case.
+        expected_rows: Number of rows that the cache will have.
+        source: Distinguishes the prediction from others.
+        goes_on: Whether to keep the partitions that are recorded as done. The recorded runs are always kept.
     """
     mark = new_mark(expected_rows, source=source, way=WAY)
 
@@ -82,18 +82,18 @@ def note(
     done: Iterable[int] = (),
     undone: Iterable[int] = (),
 ) -> PredictionProgress:
-    """Note how a prediction goes on; returns all that is noted then.
+    """Record the progress of a prediction; returns the whole progress stored after that.
 
     Args:
-        client: Of the cluster.
+        client: The cluster.
         cache: The cache that it fills.
-        mark: That of its beginning.
+        mark: The mark of the prediction's start.
         run: A run that is about to write.
         done: Partitions whose outputs are written.
-        undone: Partitions whose outputs have to be written again.
+        undone: Partitions whose outputs must be written again.
 
     Raises:
-        PredictionReplaced: Another one has begun meanwhile.
+        PredictionReplaced: Another prediction or load has begun meanwhile.
     """
     result: PredictionProgress | None = None
 
@@ -117,10 +117,10 @@ def note(
 
 
 def finish(client: Client, cache: str, mark: LoadMark, rows: int) -> None:
-    """Note that all outputs are written.
+    """Record that all outputs are written.
 
     Raises:
-        PredictionReplaced: Another one has begun meanwhile.
+        PredictionReplaced: Another prediction or load has begun meanwhile.
     """
     note(client, cache, mark)
     ended = replace(mark, state=LoadState.COMPLETE, rows=rows)
@@ -134,12 +134,12 @@ def finish(client: Client, cache: str, mark: LoadMark, rows: int) -> None:
 
 
 def mark_of(client: Client, cache: str) -> LoadMark | None:
-    """Return the mark of a cache; None where nothing is noted."""
+    """Return the mark of a cache; None if there is none."""
     return load_mark(read_facts(client, cache))
 
 
 def _noted(facts: Facts, progress: PredictionProgress) -> Facts:
-    # A bit for each partition; that of a replicated cache, which has but one, is -1.
+    # One bit per partition. A replicated cache has a single partition, with number -1.
     bits = sum(1 << (partition + 1) for partition in progress.done)
     return {**facts, _KEY: {"done": f"{bits:x}", "runs": list(progress.runs)}}
 

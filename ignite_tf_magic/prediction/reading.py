@@ -1,6 +1,6 @@
-"""A worker's rows for a model: their values as pages of tf.data, and aside from these their keys, in the same order.
+"""Reads a worker's rows for a model: values as tf.data pages, and their keys separately, in the same order.
 
-tf.data reads ahead, in threads of its own; so keys wait in a queue until their rows have been predicted.
+tf.data reads ahead in threads of its own, so keys wait in a queue until their rows have been predicted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ignite_tf_magic.protocol.page_series import PageSeries
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """Keys of rows that follow one another in one partition."""
+    """Keys of consecutive rows of one partition."""
 
     partition: int
     keys: Sequence[bytes]
@@ -38,11 +38,11 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class TakenKeys:
-    """Keys of rows, and where these lie.
+    """Keys of rows, and their partitions.
 
     Attributes:
-        partitions: Of each row.
-        finished: Partitions of which these are the last rows, or in which there are none.
+        partitions: Partition of each row.
+        finished: Partitions that have no rows after these, including partitions without any rows.
     """
 
     keys: list[bytes]
@@ -51,7 +51,7 @@ class TakenKeys:
 
 
 class KeyQueue:
-    """Keys that wait for their rows. Thread-safe.
+    """A queue of keys whose rows have not been predicted yet. Thread-safe.
 
     Args:
         order: The partitions, in the order in which they are read.
@@ -64,12 +64,12 @@ class KeyQueue:
         self._lock = threading.Lock()
 
     def put(self, found: RowKeys) -> None:
-        """Add keys whose rows are about to be given."""
+        """Add keys whose rows will be yielded next."""
         with self._lock:
             self._waiting.append(found)
 
     def end(self) -> None:
-        """Note that all rows are there."""
+        """Record that all rows were read."""
         with self._lock:
             self._has_ended = True
 
@@ -77,7 +77,7 @@ class KeyQueue:
         """Take the keys of the next rows.
 
         Raises:
-            IgniteTfError: There are not so many, or they come in another order than the partitions.
+            IgniteTfError: Fewer keys are in the queue, or the order of their partitions is wrong.
         """
         keys: list[bytes] = []
         partitions = np.empty(num_rows, np.int32)
@@ -99,7 +99,7 @@ class KeyQueue:
         """Return the partitions that are finished with the last row.
 
         Raises:
-            IgniteTfError: Rows were read that nobody has taken.
+            IgniteTfError: Some rows were read but not taken, or not all rows were read.
         """
         with self._lock:
             if self._waiting or not self._has_ended:
@@ -110,7 +110,7 @@ class KeyQueue:
             return tuple(self._order)
 
     def _pass_to(self, partition: int, finished: list[int]) -> None:
-        """Note the partitions in front of one as finished."""
+        """Add the partitions before this one to `finished`."""
         while self._order and self._order[0] != partition:
             finished.append(self._order.popleft())
         if not self._order:
@@ -118,13 +118,13 @@ class KeyQueue:
 
 
 class ReadingFailure:
-    """Keeps what a reading raised: tf.data turns it into an error of its own, which does not tell its kind."""
+    """Keeps an error of the reading, because tf.data replaces it by an error that does not show its type."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
 
     def keeping(self, pages: Iterator[Any]) -> Iterator[Any]:
-        """Yield the same, and keep what it raises."""
+        """Yield the items of `pages`, and keep an error that it raises."""
         try:
             yield from pages
         except Exception as error:
@@ -138,11 +138,11 @@ def rows_of(
     """Return the rows of partitions as a dataset of {"key": ..., "val": ...}, to be iterated once.
 
     Args:
-        client: Reads.
+        client: The client to read with.
         source: The cache.
-        partitions: In this order.
-        keys: Gets the keys of the rows before these are given.
-        failure: Gets what ends the reading.
+        partitions: The partitions, in reading order.
+        keys: Receives the keys of rows before the rows are yielded.
+        failure: Keeps an error that ends the reading.
     """
     layout = source.layout
     if layout is None:
@@ -156,14 +156,16 @@ def rows_of(
         return with_ragged(ArrayDataset(read, page_spec(spec)), spec).with_options(options)
 
     options = tf.data.Options()
-    options.autotune.enabled = False  # as `IgniteDataset`: it is awaited when an iterator ends
+    options.autotune.enabled = (
+        False  # as in `IgniteDataset`: an iterator would wait for the autotuner when it ends
+    )
     return PagedDataset(Recipe(pages))
 
 
 def _pages(
     client: Client, source: Source, layout: RowLayout, partitions: Sequence[int], keys: KeyQueue
 ) -> Iterator[Any]:
-    """Yield chunks of rows; their keys are in the queue before."""
+    """Yield chunks of rows, after adding their keys to the queue."""
     decoder, scan = (
         PageDecoder(layout),
         Cache(client, source.cache).scan(partitions, source.sizes, source.baseline),

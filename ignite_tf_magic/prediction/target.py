@@ -1,4 +1,4 @@
-"""The cache that a prediction fills: made like the one that is read, so that its rows lie beside that one's."""
+"""Creates the cache that a prediction fills, with the source's configuration, so that rows are on the same nodes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ONLY_KEY = "ID"
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """What a cache's keys are to SQL.
+    """The SQL columns of a cache's keys.
 
     Attributes:
-        type_name: Their Java type, or the binary type of objects.
+        type_name: The keys' Java type, or the binary type of objects.
         fields: Their columns.
-        only: The column that is the whole key, where it is one.
+        only: The column that is the whole key, if there is one.
     """
 
     type_name: str
@@ -34,12 +34,12 @@ class KeyColumns:
 
 
 def make_target(client: Client, source: Cache, layout: RowLayout, name: str, columns: Columns) -> str:
-    """Make the cache for a model's outputs unless it is there; returns the name of its values' type.
+    """Create the cache for a model's outputs if it does not exist; returns the name of its values' type.
 
-    Any worker may be the first, and all of them make the same: they have the same model.
+    Any worker may be the first. All workers create the same cache, because they have the same model.
 
     Raises:
-        PredictionMismatch: It cannot be made of these outputs.
+        PredictionMismatch: The cache cannot be created for these outputs.
     """
     binary_type = _value_type(client, name, columns)
     like = source.config()
@@ -68,7 +68,7 @@ def _value_type(client: Client, name: str, columns: Columns) -> BinaryType:
 
 
 def _key_columns(like: CacheConfig, layout: RowLayout) -> KeyColumns:
-    """Take the keys' columns from the other cache's table; where it has none, from its rows."""
+    """Return the key columns of the source's table, or of its rows if it has no single table."""
     if len(like.query_entities) == 1:
         entity = like.query_entities[0]
         columns = tuple(
@@ -91,7 +91,7 @@ def _key_columns(like: CacheConfig, layout: RowLayout) -> KeyColumns:
 
 
 def _check_names(cache: str, keys: KeyColumns, fields: list[QueryField]) -> None:
-    """Refuse outputs that SQL could not tell from the keys, or from each other."""
+    """Raise PredictionMismatch if SQL could not distinguish an output from a key or from another output."""
     seen: dict[str, str] = {each.name.upper(): each.name for each in keys.fields}
     for each in fields:
         if each.name.upper() in seen:
@@ -103,7 +103,7 @@ def _check_names(cache: str, keys: KeyColumns, fields: list[QueryField]) -> None
 
 
 def _check_made(made: CacheConfig, wanted: QueryEntity) -> None:
-    """Refuse a cache of that name that somebody has made for other rows."""
+    """Raise PredictionMismatch if the cache already existed with another type of values."""
     there = [each.value_type for each in made.query_entities]
     if there != [wanted.value_type]:
         raise PredictionMismatch(

@@ -1,4 +1,4 @@
-"""What each worker of a prediction does: reads its partitions, predicts, writes. Started by the script of `job`."""
+"""The worker of a prediction: reads its partitions, predicts, writes. Started by the script of `job`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _TELL_INTERVAL_S = 5.0
 
 
 def predict(text: str, prepare: Prepare | None = None) -> None:
-    """Predict this worker's partitions that are not done yet.
+    """Predict those partitions of this worker that are not done yet.
 
     Args:
         text: The prediction, as `PredictionJob.to_text` wrote it.
-        prepare: Makes the model's input of a row's value.
+        prepare: Makes the model's input from a row's value.
 
     Raises:
-        PredictionReplaced: Something else has begun to fill the cache.
-        PredictionMismatch: The model does not fit the rows, or its outputs no cache.
-        IgniteTfError: As of reading and writing.
+        PredictionReplaced: Another prediction or load has begun to fill the cache.
+        PredictionMismatch: The model does not fit the rows, or a cache cannot hold its outputs.
+        IgniteTfError: Reading or writing failed.
     """
     job = PredictionJob.from_text(text)
     options = read_options(job.source, fields=job.fields, fill=job.fill, nulls="error")
@@ -112,7 +112,7 @@ def _rows_of(assignment: AssignedShard | None) -> int:
 
 
 class _Speed:
-    """Tells in the worker's output how it goes on."""
+    """Prints the worker's progress to its output."""
 
     def __init__(self, total: int) -> None:
         self._total = total

@@ -1,4 +1,4 @@
-"""Writes a worker's outputs, in a thread beside the one that predicts, and notes which partitions are done."""
+"""Writes a worker's outputs in a thread of its own, and records which partitions are done."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Block = list[tuple[Columns, TakenKeys]]
 
 
 class OutputWriter(Closing):
-    """Takes outputs batch by batch. What a thread of its own raised is raised by the next call.
+    """Writes outputs batch by batch in a thread. An error of that thread is raised by the next call.
 
     Args:
-        client: Of the cluster.
+        client: The cluster.
         job: The prediction.
-        make: Makes the cache, by the first outputs; returns the name of its values' type.
+        make: Creates the cache from the first outputs; returns the name of its values' type.
     """
 
     def __init__(self, client: Client, job: PredictionJob, make: Callable[[Columns], str]) -> None:
@@ -43,11 +43,11 @@ class OutputWriter(Closing):
         self._under_way: Future[None] | None = None
 
     def close(self) -> None:
-        """Wait for what is being written; what waits is left out."""
+        """Wait for the block that is being written; discard the outputs that are not being written yet."""
         self._pool.shutdown()
 
     def add(self, columns: Columns, keys: TakenKeys) -> None:
-        """Have outputs written soon."""
+        """Queue outputs; they are written in blocks."""
         if self._block and _form(self._block[0][0]) != _form(columns):
             self._send()
         self._block.append((columns, keys))
@@ -58,10 +58,10 @@ class OutputWriter(Closing):
             self._send()
 
     def finish(self, rest: Iterable[int]) -> None:
-        """Write what is left, and note the last partitions.
+        """Write the remaining outputs, and record the last partitions as done.
 
         Args:
-            rest: Partitions that are done when it is written.
+            rest: Partitions that are done after this.
         """
         self._send()
         self._await()

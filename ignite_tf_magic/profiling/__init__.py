@@ -1,1 +1,1 @@
-"""Looks at a cache before a training: its columns, some of its rows, its numbers."""
+"""Inspects a cache before a training: its columns, some of its rows, its statistics."""

@@ -1,7 +1,7 @@
-"""The numbers of one column out of its values and how often each occurs. Pure.
+"""Computes the statistics of one column from its values and their frequencies. Pure functions.
 
-The quantile of p percent is the least value that at least p percent of the values do not exceed: one of the values, and
-so exact for whole numbers, decimals and times. A standard deviation is that of a sample (n - 1), as in pandas.
+The p percent quantile is the least value that at least p percent of the values do not exceed. It is one of the values,
+and therefore exact for integers, decimals and times. Standard deviations are those of a sample (n - 1), as in pandas.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ _DIGITS = decimal.Context(prec=60)
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many values lie between edges, of which there is one more; a value on an edge belongs to the bin above it.
+    """Counts of values between edges. There is one more edge than bins.
+
+    A value on an edge belongs to the bin above it, except on the last edge.
 
     Attributes:
-        edges: Numbers, or moments.
+        edges: Numbers or timestamps.
     """
 
     edges: tuple[Any, ...]
@@ -42,7 +44,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """A value of a column that has few, and how many rows have it."""
+    """A value of a column that has few different values, and the number of rows that have it."""
 
     value: Any
     count: int
@@ -50,21 +52,21 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """The numbers of one column. What is not known, or means nothing for its kind, is None or empty.
+    """The statistics of one column. Those that are unknown, or undefined for its kind, are None or empty.
 
     Attributes:
         name: As `ColumnInfo.name`.
-        type: As it is stored.
-        kind: integer, float, decimal, boolean, text, date, time, timestamp, uuid, array, object, java or mixed.
-        num_rows: Rows that its counts are of: all of the cache, or those of the sample.
-        num_nulls: Rows of them without a value. A NaN is a value.
-        num_nans: Rows of them with a NaN.
-        num_infinite: Rows of them with an infinite number. Where there is one, there is no mean.
-        num_distinct: Different values, without null and NaN.
-        mean: A float; of decimals a Decimal.
-        quantiles: By percent.
-        classes: All values, of a column that has few.
-        estimated: Names of the fields that are those of a sample; `num_distinct` is then a lower bound.
+        type: Stored type.
+        kind: integer, float, decimal, boolean, text, date, time, timestamp, uuid, array, object, java, null or mixed.
+        num_rows: Number of rows that the counts cover: those of the whole cache, or of the sample.
+        num_nulls: How many of them have no value. A NaN is a value.
+        num_nans: How many of them have a NaN.
+        num_infinite: How many of them have an infinite number. If there are any, there is no mean.
+        num_distinct: Number of different values, without null and NaN.
+        mean: A float; for decimals a Decimal.
+        quantiles: Values by percent.
+        classes: All values, if the column has few.
+        estimated: Names of the fields that come from a sample; `num_distinct` is then a lower bound.
     """
 
     name: str
@@ -86,7 +88,7 @@ class ColumnProfile:
 
     @property
     def imbalance(self) -> float | None:
-        """How many times the largest class has the rows of the smallest; None without two classes."""
+        """Ratio of the rows in the largest and the smallest class; None if there are fewer than two classes."""
         counts = [each.count for each in self.classes]
         return max(counts) / min(counts) if len(counts) > 1 else None
 
@@ -96,7 +98,7 @@ OF_VALUES = frozenset({"least", "greatest", "mean", "std", "quantiles", "histogr
 
 
 def numbers_of(name: str, type_name: str, kind: str, values: Counter[Any], num_nulls: int) -> ColumnProfile:
-    """Make out the numbers of values, none of which is null, that can be compared."""
+    """Compute the statistics of comparable values, none of which is null."""
     num_nans, values = _without_nans(values)
     num_rows = sum(values.values()) + num_nans + num_nulls
     column = ColumnProfile(name, type_name, kind, num_rows, num_nulls, num_nans, num_distinct=len(values))
@@ -127,7 +129,7 @@ def _without_nans(values: Counter[Any]) -> tuple[int, Counter[Any]]:
 
 
 def _ordered(values: Counter[Any], kind: str) -> list[tuple[Any, int]]:
-    # Text as the cluster's SQL orders it: by UTF-16.
+    # Order text by UTF-16, as the cluster's SQL does.
     key = (lambda pair: pair[0].encode("utf-16-be", "surrogatepass")) if kind == "text" else None
     return sorted(values.items(), key=key or (lambda pair: pair[0]))
 
@@ -148,7 +150,7 @@ def _classes(values: Counter[Any], kind: str) -> tuple[ClassCount, ...]:
 
 
 def _moments(values: Counter[Any]) -> dict[str, Any]:
-    """Return mean and standard deviation; the sum of whole numbers and decimals is exact."""
+    """Return mean and standard deviation; the sums of integers and decimals are exact."""
     num_values = sum(values.values())
     if not num_values:
         return {}
@@ -156,7 +158,7 @@ def _moments(values: Counter[Any]) -> dict[str, Any]:
     mean = mean_of(total, num_values)
     if not math.isfinite(mean):
         return {"mean": mean}
-    # Near the mean first, as floats hold few digits of large numbers.
+    # Subtract a number near the mean first, because floats hold few digits of large numbers.
     centre = total // num_values if isinstance(total, int) else mean
     near = np.array([float(value - centre) for value in values])
     weights = np.array(list(values.values()), np.float64)
@@ -175,7 +177,7 @@ def _total(values: Counter[Any]) -> Any:
 
 
 def mean_of(total: Any, num_values: int) -> Any:
-    """Divide a sum: a float, correctly rounded; of a decimal a Decimal of 60 digits at most."""
+    """Divide a sum: return a correctly rounded float, or for a decimal a Decimal of at most 60 digits."""
     if isinstance(total, decimal.Decimal):
         return _DIGITS.divide(total, num_values)
     if isinstance(total, int):
@@ -184,7 +186,7 @@ def mean_of(total: Any, num_values: int) -> Any:
 
 
 def histogram_of(values: Mapping[Any, int]) -> Histogram | None:
-    """Count numbers in bins: one for each whole number where there are few, else 30 of equal width."""
+    """Count numbers in bins: one per integer if there are few, else 30 of equal width."""
     if not values:
         return None
     least, greatest = min(values), max(values)
@@ -205,7 +207,7 @@ def _binned(values: Mapping[Any, int], least: Any, width: float) -> Histogram:
 
 
 def _histogram_of_times(values: Mapping[Any, int]) -> Histogram | None:
-    """Count moments in bins, whose edges are moments; a time of day has none."""
+    """Count timestamps in bins with timestamps as edges; None for times of day."""
     if not values or isinstance(next(iter(values)), dt.time):
         return None
     moments = {np.datetime64(value).astype("M8[us]").item(): count for value, count in values.items()}
@@ -222,7 +224,7 @@ def _histogram_of_times(values: Mapping[Any, int]) -> Histogram | None:
 def numbers_of_items(
     name: str, type_name: str, arrays: Sequence[Any], num_nulls: int, num_rows: int
 ) -> ColumnProfile:
-    """Make out the numbers of the items of arrays, all together; nulls, NaNs and infinite ones are counted by rows."""
+    """Compute the statistics of all items of arrays together; nulls, NaNs and infinite numbers are counted per row."""
     column = ColumnProfile(name, type_name, "array", num_rows, num_nulls)
     items = np.concatenate(arrays) if arrays else np.zeros(0)
     if items.dtype.kind not in "iuf" or not len(items):

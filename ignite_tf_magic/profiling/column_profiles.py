@@ -1,4 +1,4 @@
-"""The numbers of the columns of a cache: out of a sample of its rows, and of what the cluster says of all of them."""
+"""Computes the statistics of a cache's columns from a sample of its rows and from SQL over all of them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowField
 
 Report = Callable[[str], None]
-# A column that has no more different values in the sample, and each of them often, is counted value by value.
+# A column is counted value by value if the sample has at most 64 different values, each at least 4 times on average.
 _FEW_VALUES, _OFTEN = 64, 4
-# The node that counts different values gathers all of them on its heap.
+# The node that counts different values keeps all of them on its heap.
 _MAX_GATHERED_BYTES, _VALUE_BYTES = 16 * 1024 * 1024, 64
 _MAX_ITEMS = 4_000_000
 _OF_ITEMS = frozenset({"num_nans", "num_infinite"}) | OF_VALUES
@@ -57,7 +57,7 @@ _KIND_OF_CODE: dict[int, str] = {
 
 @contextmanager
 def said_if_it_lasts(report: Report, what: str) -> Iterator[None]:
-    """Say what is going on when it takes more than two seconds."""
+    """Report what is being done if it takes more than two seconds."""
     timer = Timer(_TOLD_AFTER_S, report, [f"{what} ..."])
     timer.daemon = True
     timer.start()
@@ -68,10 +68,10 @@ def said_if_it_lasts(report: Report, what: str) -> Iterator[None]:
 
 
 class Looked:
-    """Makes profiles of columns out of a sample, and of what the cluster says of all rows.
+    """Makes profiles of columns from a sample, and from the cluster's statistics of all rows.
 
     Attributes:
-        notes: What is to be said of them, in words.
+        notes: Remarks about the columns, for the user.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Looked:
         self.notes: list[str] = []
 
     def profiles(self, paths: Sequence[Path]) -> list[ColumnProfile]:
-        """Make them; `notes` has what is to be said afterwards."""
+        """Return the profiles of these columns, and add remarks to `notes`."""
         found = {path: self._of_sample(path) for path in paths}
         self.notes += [
             f"column {column.name} holds {column.type}: nobody can read that without the class"
@@ -120,7 +120,7 @@ class Looked:
         return numbers_of(name, type_name, kind, Counter(field.value for field in there), num_nulls)
 
     def _ask(self, table: CacheTable, found: dict[Path, ColumnProfile]) -> None:
-        """Put in place of a sample's numbers those of the cluster, where SQL makes something of a column."""
+        """Replace a sample's statistics by those of the cluster, for columns that SQL can process."""
         server_columns = {
             path: server_column
             for path, column in found.items()
@@ -145,7 +145,7 @@ class Looked:
             self.notes.append(f"SQL gave no numbers of some columns: {error}")
 
     def _compare_rows(self, counted: Iterable[int]) -> None:
-        """Note where a table has not as many rows as its cache."""
+        """Add a note if the table and its cache have different numbers of rows."""
         for num_rows in sorted({*counted} - {self._num_rows}):
             self.notes.append(
                 f"SQL counted {num_rows:,} rows, and the cache has {self._num_rows:,}: the others are of types that "
@@ -160,7 +160,7 @@ class Looked:
         answer: ColumnProfile,
         sampled: ColumnProfile,
     ) -> ColumnProfile:
-        """Add to the cluster's numbers those of the sample that SQL has not."""
+        """Add the sample's statistics that SQL cannot compute to those of the cluster."""
         num_distinct, estimated = sampled.num_distinct, {"num_distinct", "quantiles", "histogram"}
         if path == ("key",):
             num_distinct = answer.num_rows
@@ -180,7 +180,7 @@ class Looked:
         )
 
     def _gathered_bytes(self, path: Path) -> int:
-        """Reckon what a node keeps of a value while it tells values apart."""
+        """Return the estimated bytes that a node keeps per value while it counts different values."""
         texts = [len(value) for row in self._rows if isinstance(value := cell_of(row, path), str)]
         return _VALUE_BYTES + (2 * sum(texts) // len(texts) if texts else 0)
 
@@ -207,13 +207,13 @@ def _kind_of_field(code: int, is_java: bool) -> str:
 
 
 def _as_many_as_fit(arrays: Sequence[Any]) -> Sequence[Any]:
-    """Return arrays of about four million items: every second one of twice as many, as the first are no fair choice."""
+    """Return arrays with about four million items in all, evenly spaced, since the first ones would be biased."""
     num_items = sum(map(len, arrays))
     return arrays[:: max(1, -(-num_items // _MAX_ITEMS))]
 
 
 def _server_column(table: CacheTable, path: Path, sampled: ColumnProfile) -> ServerColumn | None:
-    """Return the column of SQL that holds the same values as a field; None where there is none."""
+    """Return the SQL column with the same values as a field; None if there is none."""
     column = table.column_of(path)
     kind = kind_of_java_type(column.java_type) if column else None
     if column is None or kind is None or sampled.kind not in (kind, "null"):

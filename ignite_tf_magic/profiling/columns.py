@@ -1,4 +1,4 @@
-"""What the rows of a cache are made of: types as they are stored, and as a dataset has them."""
+"""Finds the columns of a cache: their types as stored, and in a dataset."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class ColumnInfo:
     """One column: the key, the value, or a field of one of them.
 
     Attributes:
-        name: As `IgniteDataset(fields=)` and `profile` take it: "pixels", "owner.name", "key".
-        is_key: It is the key, or a part of it.
-        type: As it is stored: "int", "byte array", "string"; several with "or" between them.
-        dtype: What a dataset has: "int32", "string"; None where it has no form for it.
-        shape: Of one row in a dataset; None in it is a length that varies.
-        sql_column: What SQL calls it; None where it has no such column.
-        is_nullable: Whether SQL lets it be NULL; None without a column.
-        num_nulls: Rows without a value.
-        num_rows: Rows that were looked at and are of a type that has it.
+        name: Name for `IgniteDataset(fields=)` and `profile`: "pixels", "owner.name", "key".
+        is_key: Whether it is the key, or a part of it.
+        type: Stored type: "int", "byte array", "string"; several are joined by "or".
+        dtype: Type in a dataset: "int32", "string"; None if a dataset cannot represent it.
+        shape: Shape of one row's value in a dataset; None in it is a variable length.
+        sql_column: Its SQL name; None if it is not an SQL column.
+        is_nullable: Whether SQL allows NULL; None if it is not an SQL column.
+        num_nulls: Number of rows without a value.
+        num_rows: Number of rows that were read and whose type has this column.
     """
 
     name: str
@@ -57,15 +57,15 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True)
 class CacheColumns:
-    """What the rows of a cache are made of.
+    """The columns of a cache.
 
     Attributes:
-        rows: Of the whole cache.
-        num_looked_at: Rows of which types and nulls are told.
-        table: The SQL table as a statement names it; None without one.
-        kinds: Types of keys and values, those that most rows have first.
-        notes: What a person should know, in words: why a dataset would refuse the cache.
-        row_bytes: Mean size of the rows that were looked at, as they are stored; None of packed ones, and without any.
+        rows: Number of rows of the whole cache.
+        num_looked_at: Number of rows from which types and nulls were determined.
+        table: The SQL table as a statement names it; None if there is none.
+        kinds: Types of keys and values, the most frequent first.
+        notes: Remarks for the user, such as why a dataset would refuse the cache.
+        row_bytes: Mean stored size of the rows that were read, in bytes; None for packed or no rows.
     """
 
     cache: str
@@ -78,7 +78,7 @@ class CacheColumns:
     row_bytes: float | None = None
 
     def find(self, name: str, asker: str) -> ColumnInfo:
-        """Return the column that a name means; see `FieldNames.find`."""
+        """Return the column that a name refers to; see `FieldNames.find`."""
         paths: dict[Path, ColumnInfo] = {
             (each.name,) if each.is_key or each.name == "val" else ("val", each.name): each
             for each in self.columns
@@ -88,7 +88,7 @@ class CacheColumns:
 
 
 def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
-    """Tell what the rows of a cache are made of; see `Session.columns`."""
+    """Return the columns of a cache; see `Session.columns`."""
     cache = client.find_cache(name)
     baseline = cache.baseline()
     if packed := packed_rows(cache, baseline):
@@ -121,7 +121,7 @@ def _packed_columns(client: Client, packed: PackedRows, cache: str) -> CacheColu
 
 
 def _leaves(encoded: Sequence[bytes], find_type: FindType) -> tuple[Mapping[Path, Leaf], list[str]]:
-    """Return what a dataset makes of each field, and why it would leave out some, or refuse the cache."""
+    """Return the dataset's form of each field, and why a dataset would omit fields or refuse the cache."""
     finder = LayoutFinder(find_type)
     finder.add(memoryview(b"".join(encoded)), len(encoded))
     try:
@@ -168,7 +168,7 @@ def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:
 
 
 def _declared_columns(client: Client, cache: Cache, table: CacheTable | None) -> CacheColumns:
-    """Tell of a cache without rows what its SQL table declares, and what is known of its values' type."""
+    """Return the columns of a cache without rows, as its SQL table and the type of its values declare them."""
     layout = LayoutFinder(client.types.find, table=table_as_it_is(cache, cache.config())).declared_layout()
     columns = []
     for leaf in layout.leaves() if layout else ():

@@ -1,7 +1,7 @@
-"""Rows of a cache that holds them packed, to look at: as a dataset gives them, but moments and texts as people read.
+"""Reads rows of a packed cache to show them: as a dataset yields them, but with readable times and strings.
 
-Entries hold rows in the order of their source. A sample is a part of each of 128 entries or more, which are chosen at
-random: where the source is sorted, that is a part of what it has.
+Entries hold rows in the order of their source. A sample consists of rows from 128 or more entries, which are chosen at
+random. If the source is sorted, the sample covers only some ranges of its values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPREAD, _DRAWN_FROM, _AT_ONCE = 24, 128, 8
 _NULL = RowField(int(TypeCode.NULL), None)
 _CODE_OF_ITEM = {dtype_of(code): int(code) for code in SCALARS}
 _CODE_OF_ARRAY = {dtype_of(code): int(code) for code in ARRAYS}
-# What a column of integers tells, as a person reads it.
+# Conversion of integer columns to readable values, by type code.
 _READ_AS: dict[int, Callable[[int], Any]] = {
     TypeCode.CHAR: chr,
     TypeCode.TIMESTAMP: lambda nanos: np.datetime64(nanos, "ns"),
@@ -53,12 +53,12 @@ NULLS_NOTE = (
 
 
 def packed_rows(cache: Cache, baseline: Baseline) -> PackedRows | None:
-    """Return the rows of a cache that holds them packed; None of one that does not, or is empty.
+    """Return the rows of a packed cache; None if the cache is not packed, or is empty.
 
     Raises:
-        LoadIncomplete, RowsLost: Not all of its entries are there.
-        SchemaError: They are not those that a load writes, or cannot be read.
-        ConfigError: This Python has no pyarrow.
+        LoadIncomplete, RowsLost: Some of its entries are missing.
+        SchemaError: The entries were not written by a load, or cannot be read.
+        ConfigError: pyarrow is not installed.
     """
     if not baseline.size or not holds_packed_rows(cache.config()):
         return None
@@ -69,11 +69,11 @@ def packed_rows(cache: Cache, baseline: Baseline) -> PackedRows | None:
 
 
 class PackedRows:
-    """The rows of a cache that holds them packed; see `packed_rows`.
+    """The rows of a packed cache; see `packed_rows`.
 
     Attributes:
-        num_rows: How many its entries hold.
-        layout: Of the rows.
+        num_rows: Number of rows in all entries.
+        layout: Layout of the rows.
     """
 
     def __init__(self, cache: Cache, num_entries: int) -> None:
@@ -88,11 +88,11 @@ class PackedRows:
         self._reader = EntryReader(self.layout, cache.name)
 
     def first(self, num_rows: int, max_bytes: int = MAX_READ_BYTES) -> list[RowFields]:
-        """Return rows of as many entries as there are rows wanted, up to 24, in turns.
+        """Return rows, taken in turns from as many entries as rows are requested, up to 24.
 
         Args:
-            num_rows: So many, if there are.
-            max_bytes: With so many the rest is left out.
+            num_rows: Maximum number of rows.
+            max_bytes: Reading stops after this many bytes.
         """
         num_spread = min(_SPREAD, num_rows, self._num_entries)
         numbers = np.linspace(0, self._num_entries - 1, num_spread).astype(int).tolist()
@@ -107,10 +107,10 @@ class PackedRows:
         return in_turns(found, num_rows)
 
     def draw(self, num_rows: int) -> RowSample:
-        """Choose rows at random out of entries that are; the same ones each time.
+        """Choose rows at random from entries, which are also chosen at random. Repeated calls choose the same.
 
-        Reads 128 entries, more where these have fewer rows than are wanted, and about 256 MiB at most; all of a cache
-        that has no more rows. `rows_of` tells of all partitions.
+        Reads 128 entries, or more if these have fewer rows than requested, and about 256 MiB at most. A cache with no
+        more rows than requested is read completely. `rows_of` covers all partitions.
         """
         chance = random.Random(self._cache.cache_id)  # noqa: S311  not for secrets
         order = list(range(self._num_entries))
@@ -132,7 +132,7 @@ class PackedRows:
         return sample
 
     def _entries(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the number, the number of rows and the rows of entries."""
+        """Yield the number, the number of rows and the packed rows of each entry."""
         wanted = list(numbers)
         for first in range(0, len(wanted), self._at_once):
             some = wanted[first : first + self._at_once]
@@ -160,7 +160,7 @@ class PackedRows:
         return [RowFields(types, row) for row in fields]
 
     def _rows_of_partitions(self) -> dict[int, int]:
-        """Tell how many rows each partition has, where that is known without reading."""
+        """Return the number of rows by partition, if it is known without reading; else an empty dict."""
         partition_map = self._cache.partition_map()
         partitions = partitions_of_entries(self._num_entries, partition_map)
         if partitions is None:
@@ -176,7 +176,7 @@ def _type_of(node: Node) -> str:
 
 
 def _code_of(leaf: Leaf) -> int:
-    """Return the type of a column's values: that of the field, where they are of it still."""
+    """Return the type of a column's values: the field's own type if the column still has it."""
     if leaf.is_list:
         return leaf.code
     if leaf.is_ragged or leaf.row_shape:
@@ -191,13 +191,13 @@ def _is_bytes(leaf: Leaf) -> bool:
 
 
 def _value(leaf: Leaf, column: Column, row: int) -> Any:
-    """Return a value of a column as a cell of another cache has it."""
+    """Return a value of a column in the form in which an unpacked cache has it."""
     found = _items(column, 0, row) if isinstance(column, RaggedColumn) else column[row]
     return _nested(leaf, found) if leaf.is_list or not isinstance(found, np.ndarray) else found
 
 
 def _items(column: RaggedColumn, level: int, row: int) -> Any:
-    """Return what a row holds: an array of its items, or a list of those of each list in it."""
+    """Return the items of a row: an array, or nested lists of arrays."""
     lengths = column.lengths[level]
     start = int(lengths[:row].sum())
     end = start + int(lengths[row])
@@ -207,7 +207,7 @@ def _items(column: RaggedColumn, level: int, row: int) -> Any:
 
 
 def _nested(leaf: Leaf, found: Any) -> Any:
-    """Return a value in a list, or one by itself."""
+    """Return the readable form of a value, or of the items of a list."""
     if leaf.item:
         return [_nested(leaf.item, each) for each in found]
     if isinstance(found, np.ndarray):

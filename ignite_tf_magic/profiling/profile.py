@@ -1,8 +1,8 @@
-"""A cache in numbers: its rows, bytes, nulls, classes, distributions and skew, to be looked at before a training.
+"""Statistics of a cache before a training: its rows, bytes, nulls, classes, distributions and skew.
 
-Where the cache has a SQL table, the cluster makes out what SQL can over all rows. All else comes from a sample of whole
-partitions chosen at random (`rows.draw_rows`; of packed rows, of entries), and is marked so. A cache that is no larger
-than the sample is read whole, and then everything is exact.
+If the cache has a SQL table, the cluster computes what SQL can over all rows. All other statistics come from a sample
+of whole partitions chosen at random (`rows.draw_rows`), or of entries if the rows are packed, and are marked as
+estimated. A cache that is not larger than the sample is read completely, and then all statistics are exact.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SAMPLED_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionSkew:
-    """How many rows partitions have.
+    """The distribution of rows over partitions.
 
     Attributes:
-        num_partitions: Of the cache.
-        num_counted: Partitions that were counted; all, or those of the sample.
-        num_empty: Of these, those without a row.
-        least, median, greatest: Rows of one of these.
+        num_partitions: Number of partitions of the cache.
+        num_counted: Number of partitions that were counted: all of them, or those of the sample.
+        num_empty: Number of counted partitions without rows.
+        least, median, greatest: Rows per counted partition.
     """
 
     num_partitions: int
@@ -53,11 +53,11 @@ class PartitionSkew:
 
 @dataclass(frozen=True, slots=True)
 class NodeRows:
-    """How many rows a node has whose primary copy it is.
+    """The number of rows that a node holds as primary.
 
     Attributes:
-        address: Where it is reached.
-        rows: None where it was not counted.
+        address: First endpoint of the node.
+        rows: Number of rows; None if they were not counted.
     """
 
     address: str
@@ -67,19 +67,19 @@ class NodeRows:
 
 @dataclass(frozen=True, slots=True)
 class CacheProfile:
-    """A cache in numbers.
+    """Statistics of a cache.
 
     Attributes:
-        rows: Of the whole cache.
-        backups: Copies of each row beside the first.
-        num_sampled: Rows that all that is estimated comes from.
-        num_read_partitions: Partitions that were read for it, from beginning to end.
-        read_from: What was read for it, in words: "11 of 1,024 partitions", "9 of 180 entries".
-        is_whole: All rows were read: nothing is estimated.
-        table: The SQL table that was asked; None where nothing was.
-        row_bytes: Mean size of a row as it is stored, without backups and indexes; of the rows that were read.
-        kinds: Types of keys and values of the rows that were read.
-        notes: What a person should know, in words.
+        rows: Number of rows of the whole cache.
+        backups: Copies of each row in addition to the first.
+        num_sampled: Number of rows from which estimates were made.
+        num_read_partitions: Number of partitions that were read completely for the sample.
+        read_from: Description of what was read for the sample: "11 of 1,024 partitions", "9 of 180 entries".
+        is_whole: Whether all rows were read, so that nothing is estimated.
+        table: The SQL table that was queried; None if there was none, or no need for it.
+        row_bytes: Mean stored size of the rows that were read, in bytes, without backups and indexes.
+        kinds: Types of keys and values of the sampled rows.
+        notes: Remarks for the user.
     """
 
     cache: str
@@ -106,7 +106,7 @@ def make_profile(
     columns: Sequence[str],
     num_rows: int,
 ) -> CacheProfile:
-    """Look at a cache; see `Session.profile`."""
+    """Compute the statistics of a cache; see `Session.profile`."""
     cache = client.find_cache(name)
     baseline = cache.baseline()
     packed = packed_rows(cache, baseline)
@@ -141,7 +141,7 @@ def make_profile(
 
 
 def _paths(rows: Sequence[RowFields], table: CacheTable | None) -> list[Path]:
-    """List the fields of rows, and where SQL is asked the columns that no row of the sample has."""
+    """List the fields of rows, and if SQL is queried also the table's columns that no sampled row has."""
     paths = paths_of(rows)
     if table is None:
         return paths
@@ -153,10 +153,10 @@ def _paths(rows: Sequence[RowFields], table: CacheTable | None) -> list[Path]:
 def _chosen(
     cache_name: str, paths: Sequence[Path], table: CacheTable | None, wanted: Sequence[str]
 ) -> list[Path]:
-    """Return the columns that were asked for.
+    """Return the requested columns.
 
     Raises:
-        SchemaError: A name fits none of them, or several.
+        SchemaError: A name matches no column, or several.
     """
     if not wanted or not paths:
         return list(paths)
@@ -166,7 +166,7 @@ def _chosen(
 
 
 def _doubts(cache: Cache, baseline: Baseline) -> list[str]:
-    """Tell whether the cache has a part of its rows only, which a training would refuse."""
+    """Return warnings if some of the cache's rows are missing, which a training would refuse."""
     facts = read_facts(cache.client, cache.name)
     try:
         check_complete(cache.client, cache.name, facts)
@@ -197,7 +197,7 @@ def _skew(sample: RowSample, baseline: Baseline) -> PartitionSkew | None:
 
 
 def _nodes(client: Client, baseline: Baseline, sample: RowSample) -> tuple[NodeRows, ...]:
-    """Tell how many rows each node has; where not all were read, as far as the nodes tell."""
+    """Return the number of rows of each node: from the sample if it covers all partitions, else from the nodes."""
     if WHOLE_CACHE in baseline.owners:
         return ()
     counted: Counter[Any] = Counter()

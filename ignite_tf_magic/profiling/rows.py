@@ -1,8 +1,8 @@
-"""Rows of a cache to look at: a few of many partitions, or a fair sample.
+"""Reads rows of a cache: a few from many partitions, or a random sample.
 
-In Ignite the rows of a partition stand in the order of their keys' hashes. So the first rows of partitions are no fair
-sample: where the keys are numbers, they are the rows with the smallest. What estimates are made of is whole partitions,
-chosen at random.
+Ignite returns the rows of a partition in the order of their keys' hashes. So the first rows of partitions are a biased
+sample: if the keys are numbers, they are the rows with the smallest keys. Estimates are therefore made from whole
+partitions, chosen at random.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPREAD = 24
 _SMALL_CACHE_ROWS = 4096
 _MIN_PARTITIONS = 8
 _PARTITIONS_AT_ONCE = 16
-# What a sample reads at most; rows may be large.
+# A sample reads at most this many bytes, because rows may be large.
 MAX_READ_BYTES = 256 * 1024 * 1024
 
 
@@ -35,14 +35,14 @@ class RowSample:
     """Rows that were chosen at random.
 
     Attributes:
-        rows: In no order.
-        num_read: How many rows they were chosen from.
-        read_bytes: Of those, as they are encoded.
-        num_read_partitions: Partitions that were read to their ends.
-        read_from: What was read, in words: "11 of 1,024 partitions".
-        rows_of: Partition -> its rows, of the partitions of which that is known then.
-        is_whole: The rows are all rows of the cache.
-        is_cut: There was too much to read even of few partitions: what was read of the last are its first rows.
+        rows: The rows, in no particular order.
+        num_read: Number of rows that they were chosen from.
+        read_bytes: Encoded size of the rows that were read.
+        num_read_partitions: Number of partitions that were read completely.
+        read_from: Description of what was read: "11 of 1,024 partitions".
+        rows_of: Number of rows by partition, for the partitions whose number is known.
+        is_whole: Whether the rows are all rows of the cache.
+        is_cut: Whether reading stopped at the size limit. Then only the first rows of the last partition were read.
     """
 
     rows: list[RowFields] = field(default_factory=list)
@@ -56,23 +56,23 @@ class RowSample:
 
     @property
     def row_bytes(self) -> float:
-        """Mean size of a row as it is encoded."""
+        """Mean encoded size of a row in bytes."""
         return self.read_bytes / max(self.num_read, 1)
 
 
 def first_rows(
     cache: Cache, baseline: Baseline, num_rows: int, max_bytes: int = MAX_READ_BYTES
 ) -> list[bytes]:
-    """Return rows of as many partitions as there are rows wanted, up to 24, in turns; encoded.
+    """Return encoded rows, taken in turns from as many partitions as rows are requested, up to 24.
 
     Args:
-        cache: Where from.
-        baseline: Who has its partitions.
-        num_rows: So many, if there are.
-        max_bytes: With so many the rest is left out.
+        cache: The cache to read.
+        baseline: Owners of its partitions.
+        num_rows: Maximum number of rows.
+        max_bytes: Reading stops after this many bytes.
 
     Raises:
-        PartitionsLost, ConnectionFailed, ServerError: They cannot be read.
+        PartitionsLost, ConnectionFailed, ServerError: The rows cannot be read.
     """
     partitions = sorted(baseline.owners)
     num_spread = min(_SPREAD, num_rows)
@@ -88,7 +88,7 @@ def first_rows(
         is_enough = len(list(filter(None, found.values()))) >= num_spread and _count(found) >= num_rows
         if is_enough or _count_bytes(found) > max_bytes:
             break
-    if _count(found) < num_rows and _count_bytes(found) <= max_bytes:  # few partitions have rows
+    if _count(found) < num_rows and _count_bytes(found) <= max_bytes:  # only few partitions have rows
         for partition in filter(found.get, found):
             found[partition] = _first_of(cache, baseline, partition, num_rows)
     return in_turns(list(found.values()), num_rows)
@@ -105,7 +105,7 @@ def _count_bytes(rows: dict[int, list[bytes]]) -> int:
 def _rows_of_small(
     cache: Cache, baseline: Baseline, partitions: Sequence[int], num_rows: int, max_bytes: int
 ) -> dict[int, list[bytes]]:
-    """Read the partitions of a cache most of which may be empty, all by one scan, until there is enough."""
+    """Read the partitions of a small cache, many of which may be empty, in one scan until there are enough rows."""
     found: dict[int, list[bytes]] = {}
     read_bytes = 0
     scan = cache.scan(partitions, PageSizes(), baseline)
@@ -135,19 +135,19 @@ def _first_of(cache: Cache, baseline: Baseline, partition: int, num_rows: int) -
 
 
 def in_turns(found: Sequence[list[_Row]], num_rows: int) -> list[_Row]:
-    """Take the first of each, then the second of each, and so on, until there are enough."""
+    """Take the first row of each list, then the second of each, and so on, until there are enough."""
     turns = max(map(len, found), default=0)
     taken = [rows[turn] for turn in range(turns) for rows in found if turn < len(rows)]
     return taken[:num_rows]
 
 
 def draw_rows(cache: Cache, baseline: Baseline, num_rows: int, find_type: FindType) -> RowSample:
-    """Choose rows at random out of whole partitions, which are chosen at random; the same ones each time.
+    """Choose rows at random from whole partitions, which are also chosen at random. Repeated calls choose the same.
 
     Reads at least eight partitions that have rows, and about 256 MiB at most.
 
     Raises:
-        PartitionsLost, ConnectionFailed, ServerError: They cannot be read.
+        PartitionsLost, ConnectionFailed, ServerError: The rows cannot be read.
     """
     chance = random.Random(cache.cache_id)  # noqa: S311  not for secrets
     partitions = sorted(baseline.owners)
@@ -170,7 +170,7 @@ def draw_rows(cache: Cache, baseline: Baseline, num_rows: int, find_type: FindTy
 
 
 def _expected_sizes(partitions: Sequence[int], largest_row_bytes: int) -> PageSizes:
-    """Have pages as large as these rows allow from the first one on; larger rows make them smaller again."""
+    """Return page sizes that are as large as these rows allow from the first page; larger rows reduce them again."""
     if not largest_row_bytes:
         return PageSizes()
     expected = PartitionStats(MAX_PAGE_ROWS + 1, 2 * largest_row_bytes)
@@ -178,7 +178,7 @@ def _expected_sizes(partitions: Sequence[int], largest_row_bytes: int) -> PageSi
 
 
 class _Drawing:
-    """Takes pages of partitions, one partition after the other, and keeps rows of them at random."""
+    """Takes pages of one partition after the other, and keeps a random sample of their rows."""
 
     def __init__(self, partitions: Sequence[int], num_rows: int | None, chance: random.Random) -> None:
         self.sample = RowSample()
@@ -188,7 +188,7 @@ class _Drawing:
         self._rows_of_current = 0
 
     def take(self, page: ScannedPage) -> bool:
-        """Take a page, unless there is enough; tells whether more is wanted."""
+        """Take a page unless there are enough rows; return whether more pages are needed."""
         while self._partitions[self._done] != page.partition:
             self._finish()
         sample = self.sample
@@ -203,7 +203,7 @@ class _Drawing:
         return not sample.is_cut
 
     def end(self) -> None:
-        """Note that all partitions were read to their ends."""
+        """Record that all partitions were read completely."""
         while self._done < len(self._partitions):
             self._finish()
         self.sample.is_whole = len(self._kept) == self.sample.num_read
@@ -223,7 +223,7 @@ class _Drawing:
         self._done += 1
 
     def _keep(self, page: ScannedPage) -> None:
-        """Keep each row with the same chance, and not more of them than wanted."""
+        """Keep each row of a page with the same probability, and at most `num_rows` in all."""
         sample = self.sample
         for row in rows_of_page(page):
             sample.num_read += 1
@@ -241,6 +241,6 @@ def rows_of_page(page: ScannedPage) -> Iterator[bytes]:
 
 
 def _by_owner(baseline: Baseline, partitions: Sequence[int]) -> list[int]:
-    """Order partitions owner after owner, as fewer connections are needed then."""
+    """Sort partitions by owner, so that fewer connections are needed."""
     rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in partitions))}
     return sorted(partitions, key=lambda partition: rank[baseline.owners[partition]])

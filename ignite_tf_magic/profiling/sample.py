@@ -1,4 +1,4 @@
-"""Some rows of a cache, as a person looks at them."""
+"""Reads some rows of a cache, to show them to the user."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheSample:
-    """Rows of a cache, of many partitions.
+    """Rows of a cache, from many partitions.
 
     Attributes:
-        columns: Names, those of the key first.
-        rows: Python's and NumPy's values, in this order; a null is None, as is a field that a row has not.
-        total_rows: Of the cache.
+        columns: Names of the columns, those of the key first.
+        rows: Python and NumPy values, in the order of `columns`; None for a null, or a field that a row does not have.
+        total_rows: Number of rows of the cache.
     """
 
     cache: str
@@ -35,10 +35,10 @@ class CacheSample:
     total_rows: int
 
     def to_pandas(self, shorten: Callable[[Any], str] | None = None) -> pd.DataFrame:
-        """Build a DataFrame. Whole numbers and truths that are null somewhere are of pandas' nullable dtypes.
+        """Build a DataFrame. Integer and boolean columns that contain nulls have pandas' nullable dtypes.
 
         Args:
-            shorten: Makes text of arrays and lists, which are kept as they are without it.
+            shorten: Converts arrays and lists to text; by default they are kept.
         """
         import pandas as pd
 
@@ -55,7 +55,7 @@ class CacheSample:
 
 
 def look_at_rows(client: Client, name: str, num_rows: int) -> CacheSample:
-    """Return rows of many partitions; see `Session.sample`."""
+    """Return rows from many partitions; see `Session.sample`."""
     cache = client.find_cache(name)
     baseline = cache.baseline()
     total_rows = baseline.size
@@ -70,7 +70,7 @@ def look_at_rows(client: Client, name: str, num_rows: int) -> CacheSample:
 
 
 def _pandas_column(values: Sequence[Any]) -> Any:
-    """Return what pandas keeps as a column."""
+    """Return the values in the form in which pandas stores a column."""
     import pandas as pd
 
     types = {type(value) for value in values if value is not None}

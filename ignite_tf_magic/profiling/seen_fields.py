@@ -1,4 +1,4 @@
-"""The fields of rows that were looked at: their names, the types of rows, and how they are stored."""
+"""The fields of the rows that were read: their names, the rows' types, and the stored types."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ignite_tf_magic.protocol.seen_rows import with_declared
 
 @dataclass(frozen=True, slots=True)
 class RowKind:
-    """Rows of one type of keys and one of values.
+    """Rows with one type of keys and one type of values.
 
     Attributes:
-        num_rows: How many of the rows that were looked at.
+        num_rows: How many of the rows that were read have these types.
     """
 
     key_type: str
@@ -34,7 +34,7 @@ class RowKind:
 
 
 def cell_of(row: RowFields, path: Path) -> Any:
-    """Return a field of a row, numbers of an array as one; None where there is none."""
+    """Return a field of a row, a byte array as an array of numbers; None if the row has no such field."""
     field = row.fields.get(path)
     if field is None:
         return None
@@ -42,7 +42,10 @@ def cell_of(row: RowFields, path: Path) -> Any:
 
 
 def paths_of(rows: Iterable[RowFields]) -> list[Path]:
-    """List the fields of rows, those of the key first; an object that is null in some is its fields in the others."""
+    """List the fields of rows, those of the key first.
+
+    Omits an object that is null in some rows if other rows have its fields.
+    """
     seen = dict.fromkeys(path for row in rows for path in row.fields)
     above = {path[:length] for path in seen for length in range(1, len(path))}
     empty = {path for path in above & seen.keys() if all(_is_null(row.fields.get(path)) for row in rows)}
@@ -54,12 +57,15 @@ def _is_null(field: RowField | None) -> bool:
 
 
 def kinds_of(rows: Iterable[RowFields]) -> tuple[RowKind, ...]:
-    """Count the types of rows."""
+    """Count the rows of each type."""
     return tuple(RowKind(*types, count) for types, count in Counter(row.types for row in rows).most_common())
 
 
 def type_finder(cache: Cache) -> FindType:
-    """Return what asks for each type once, and anew, as types gain fields; with the columns that SQL declares."""
+    """Return a function that fetches each type once, without an older cached copy, with the columns that SQL declares.
+
+    Types gain fields, so an older copy may lack some.
+    """
 
     @remembered
     def find(type_id: int) -> BinaryType | None:
@@ -69,7 +75,7 @@ def type_finder(cache: Cache) -> FindType:
 
 
 def stored_types(client: Client, fields: Iterable[RowField]) -> str:
-    """Name the types of fields that have values, with "or" between them; of what Java has serialised the class."""
+    """Name the types of fields that have values, joined by "or"; for objects serialized by Java, name their class."""
     kinds = dict.fromkeys((each.code, each.java_class_id, each.value is None) for each in fields)
     return " or ".join(_stored_type(client, *kind) for kind in kinds) or "unknown"
 
@@ -81,7 +87,7 @@ def _stored_type(client: Client, code: int, class_id: int | None, is_unknown: bo
 
 
 def _java_class(client: Client, class_id: int) -> str:
-    """Ask for the name of a Java class."""
+    """Return the name of a Java class, from the cluster."""
     try:
         return client.router.call(messages.get_type_name(class_id), messages.parse_type_name)
     except ServerError:

@@ -1,10 +1,10 @@
-"""The numbers of columns as the cluster itself makes them out, by SQL over all rows of a table.
+"""Column statistics that the cluster computes by SQL over all rows of a table.
 
-What Ignite's SQL does with numbers decides how it is asked: AVG of whole numbers drops what is behind the point, SUM of
-BIGINT and of DECIMAL(p, s) fails where it does not fit into their own digits, NaN is the greatest of all numbers and
-equal to itself, and there is no standard deviation and no percentile. So sums are those of plain DECIMALs and of finite
-numbers, and the squares of differences from the mean are added up by a second statement. MIN and MAX round moments to
-microseconds, so the values near them are looked up.
+The statements work around Ignite's SQL. AVG of integers drops the fraction. SUM of BIGINT and of DECIMAL(p, s) fails if
+the sum does not fit into the column's own type. NaN is greater than all other numbers and equal to itself. There are
+neither standard deviations nor percentiles. So sums are computed of unrestricted DECIMALs and of finite numbers, and a
+second statement adds up the squared differences from the mean. MIN and MAX round timestamps to microseconds, so a
+further statement looks up the values near them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ignite_tf_magic.client.sql_tables import Query
 from ignite_tf_magic.profiling.column_numbers import NUMBERS, TIMES, ColumnProfile, mean_of, numbers_of
 from ignite_tf_magic.serialization.sql_text import in_quotes
 
-# More groups than this are not fetched: the column has many values.
+# A column with more groups than this has many values, and they are not fetched.
 MAX_GROUPS = 1000
 _COLUMNS_AT_ONCE = 20
 _NAN = "CAST('NaN' AS DOUBLE)"
@@ -48,11 +48,11 @@ _KIND_OF_CLASS = {
 
 @dataclass(frozen=True, slots=True)
 class ServerColumn:
-    """A column that the cluster is asked about.
+    """A column that the cluster computes statistics of.
 
     Attributes:
         name: As `ColumnProfile.name`.
-        sql_name: As SQL knows it, without quotes.
+        sql_name: Its SQL name, without quotes.
         kind: As `ColumnProfile.kind`.
     """
 
@@ -68,12 +68,12 @@ class ServerColumn:
 
 
 def kind_of_java_type(java_type: str) -> str | None:
-    """Tell of which kind a column of a table is; None where SQL makes nothing of it."""
+    """Return the kind of a table's column; None if SQL cannot compute statistics of it."""
     return _KIND_OF_CLASS.get(java_type)
 
 
 def grouped(query: Query, table: str, column: ServerColumn) -> ColumnProfile | None:
-    """Count how often each value occurs; None where there are more than a thousand."""
+    """Count how often each value occurs; None if there are more than a thousand values."""
     rows = query(
         f"SELECT {column.quoted}, COUNT(*) FROM {table} GROUP BY {column.quoted} LIMIT {MAX_GROUPS + 1}",  # noqa: S608
         (),
@@ -91,13 +91,13 @@ def grouped(query: Query, table: str, column: ServerColumn) -> ColumnProfile | N
 
 
 def counted_distinct(query: Query, table: str, column: ServerColumn) -> int:
-    """Count the different values of a column, without NaN. The node that is asked gathers all of them."""
+    """Return the number of different values of a column, without NaN. One node keeps all of them on its heap."""
     value = f"NULLIF({column.quoted}, {_NAN})" if column.kind == "float" else column.quoted
     return int(query(f"SELECT COUNT(DISTINCT {value}) FROM {table}", ()).rows[0][0])  # noqa: S608
 
 
 def aggregated(query: Query, table: str, columns: Sequence[ServerColumn]) -> Iterator[ColumnProfile]:
-    """Ask for nulls, least, greatest, mean and standard deviation of columns, twenty at a time."""
+    """Query nulls, minimum, maximum, mean and standard deviation of columns, twenty columns per statement."""
     for first in range(0, len(columns), _COLUMNS_AT_ONCE):
         yield from _aggregated(query, table, columns[first : first + _COLUMNS_AT_ONCE])
 
@@ -118,7 +118,7 @@ def _aggregated(query: Query, table: str, columns: Sequence[ServerColumn]) -> li
 
 
 def _aggregates(column: ServerColumn) -> list[str]:
-    """Write what is asked of one column: values, least, greatest, those added up, their sum, NaNs."""
+    """Return the SQL aggregates of a column: values, minimum, maximum, number and sum of finite values, non-NaNs."""
     name, kind = column.quoted, column.kind
     if kind == "float":
         finite = f"CASE WHEN {_is_finite(name)} THEN {name} END"
@@ -174,7 +174,7 @@ class _Numbers:
 
 
 def _with_nanoseconds(query: Query, table: str, column: ServerColumn, found: ColumnProfile) -> ColumnProfile:
-    """Look up the first and the last moment, which MIN and MAX have rounded to microseconds."""
+    """Look up the first and last timestamp, because MIN and MAX round to microseconds."""
     if found.least is None:
         return found
     rounding = np.timedelta64(1, "us")
@@ -193,7 +193,7 @@ def _with_deviations(
     found: Sequence[ColumnProfile],
     numbers: Sequence[_Numbers],
 ) -> list[ColumnProfile]:
-    """Add standard deviations, from the squares of the differences from a number near the mean."""
+    """Add standard deviations, computed from squared differences from a number near the mean."""
     wanted = [at for at, each in enumerate(found) if each.mean is not None and math.isfinite(each.mean)]
     if not wanted:
         return list(found)
@@ -205,7 +205,7 @@ def _with_deviations(
     for at, total in zip(wanted, sums, strict=True):
         num_values = numbers[at].num_finite
         if num_values > 1:
-            # What the number differs from the mean, all together.
+            # Sum of the differences from the centre, which is not exactly the mean.
             rest = Fraction(numbers[at].total) - num_values * Fraction(centres[at])
             squared = max(total - float(rest * rest / num_values), 0.0)
             with_deviations[at] = replace(found[at], std=math.sqrt(squared / (num_values - 1)))
@@ -213,7 +213,7 @@ def _with_deviations(
 
 
 def _centre(column: ColumnProfile, numbers: _Numbers) -> float | Decimal:
-    """Choose a number near the mean, a Decimal where floats would lose digits of the values."""
+    """Choose a number near the mean. It is a Decimal if floats would lose digits of the values."""
     if column.kind == "float":
         return float(column.mean)
     if column.kind == "integer" and max(abs(column.least), abs(column.greatest)) < _EXACT_IN_FLOATS:
@@ -222,7 +222,7 @@ def _centre(column: ColumnProfile, numbers: _Numbers) -> float | Decimal:
 
 
 def _squares(column: ServerColumn, centre: float | Decimal) -> str:
-    """Write the sum of squared differences, with two arguments for the centre."""
+    """Return the SQL sum of squared differences from the centre, which the statement takes twice as an argument."""
     name, kind = column.quoted, "DOUBLE" if isinstance(centre, float) else "DECIMAL"
     difference = f"CAST(CAST({name} AS {kind}) - CAST(? AS {kind}) AS DOUBLE)"
     squared = f"{difference} * {difference}"

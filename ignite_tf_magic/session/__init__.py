@@ -1,6 +1,6 @@
-"""What a person does: connect, load, start a script beside the data, watch it, stop it.
+"""The user-facing API: connect to a cluster, load data, start a script beside it, watch the run, stop it.
 
-Each name is found where it is defined, on first use: what a command does not need is not loaded.
+Each name is imported from its defining module on first use, so a command loads only the modules that it needs.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ _NAMES_IN = {
     "training.records": "TrainingRecord mean_data_wait",
 }
 _HOME_OF_NAME = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
-# Names by which programs may still know some.
+# Former names, kept for programs that still use them.
 _FORMER_NAMES = {"Planned": "Plan", "Record": "TrainingRecord"}
 __all__ = sorted((*_HOME_OF_NAME, *_FORMER_NAMES))
 

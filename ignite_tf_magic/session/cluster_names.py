@@ -25,29 +25,29 @@ from ignite_tf_magic.session.resolve import configuration
 from ignite_tf_magic.settings.options import ConnectOptions
 
 T = TypeVar("T")
-CONNECT_S = 2.0  # a listing does not wait long for a cluster that does not answer
+CONNECT_S = 2.0  # short: a listing must not wait long for a cluster that does not answer
 _COLUMNS = "SELECT SCHEMA_NAME, TABLE_NAME, COLUMN_NAME FROM SYS.TABLE_COLUMNS"
 _MOST_COLUMNS = 100_000
 
 
 def num_rows(cache: Cache, config: CacheConfig) -> int:
-    """Count a cache's rows, also those of packed entries."""
+    """Return the number of a cache's rows, including those in packed entries."""
     entries = cache.size()
     if holds_packed_rows(config):
-        with suppress(IgniteTfError):  # as where they are just being written
+        with suppress(IgniteTfError):  # for example, while they are being written
             return num_packed_rows(cache, entries)
     return entries
 
 
 def without_own(names: Iterable[str]) -> list[str]:
-    """Leave out caches of this package: its notes, the registry of runs, file systems."""
+    """Remove the caches of this package from names: its notes, the registry of runs, file systems."""
     listed = list(names)
     of_files = caches_of_file_systems(listed)
     return [name for name in listed if not name.startswith(NOTES_PREFIX) and name not in of_files]
 
 
 def cache_names_of(options: ConnectOptions) -> tuple[str, ...]:
-    """List the names of a cluster's caches but our own, sorted.
+    """List the names of a cluster's caches, sorted, without those of this package.
 
     Raises:
         ConnectionFailed: No node answers within two seconds.
@@ -57,17 +57,16 @@ def cache_names_of(options: ConnectOptions) -> tuple[str, ...]:
 
 
 def cache_names() -> list[str]:
-    """List names of caches of the configured cluster, else of the embedded one if it runs; for completion.
+    """List cache names of the configured cluster, or of the embedded one if it runs, for completion.
 
-    Beside a cache's own name is that of its SQL table, where that is another one and needs no quotes.
-
-    Empty where no cluster can be asked within two seconds.
+    Also contains the names of SQL tables that differ from the cache's name and need no quotes. The list is empty if
+    no cluster answers within two seconds.
     """
 
     def ask(client: Client, _: ConnectOptions) -> list[str]:
         own = without_own(client.cache_names())
         tables: list[str] = []
-        with suppress(IgniteTfError):  # a node that has answered, and is slow with its first statement
+        with suppress(IgniteTfError):  # the node has answered, but may be slow with its first statement
             tables = [str(table) for table in list_tables(client.router)]
         return sorted({*own, *(name for name in tables if '"' not in name)})
 
@@ -75,7 +74,7 @@ def cache_names() -> list[str]:
 
 
 def columns_of_tables() -> dict[str, tuple[str, ...]]:
-    """List the columns of each SQL table, all as a statement names them; for completion, as `cache_names`."""
+    """Return the columns of each SQL table, named as in a statement, for completion; errors as in `cache_names`."""
 
     def ask(client: Client, _: ConnectOptions) -> dict[str, tuple[str, ...]]:
         names = {(table.schema, table.table): str(table) for table in list_tables(client.router)}
@@ -92,7 +91,7 @@ def columns_of_tables() -> dict[str, tuple[str, ...]]:
 
 
 def paths_in_directory(path: str) -> list[str]:
-    """List what is in a directory of igfs, with a slash behind the names of directories; as `cache_names`."""
+    """List an igfs directory, with a slash after names of directories, for completion; errors as in `cache_names`."""
 
     def ask(_: Client, options: ConnectOptions) -> list[str]:
         directory = paths.parse(path)
@@ -108,7 +107,7 @@ def paths_in_directory(path: str) -> list[str]:
 
 
 def _answer(ask: Callable[[Client, ConnectOptions], T], otherwise: T) -> T:
-    """Ask the cluster that is there, if it answers soon."""
+    """Return the answer of the running cluster, or `otherwise` if there is none or it does not answer soon."""
     try:
         options = cluster_that_runs(configuration(None, None))
         if options is None:

@@ -1,4 +1,4 @@
-"""The doctor's look at all that runs need, without a session, also while Ignite is down."""
+"""The doctor: checks everything that runs need, without a session, also while Ignite is down."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def diagnose(
     config: Path | None = None,
     via: str | None = None,
 ) -> Diagnosis:
-    """Look at all that a run needs: the cluster, its hosts, and the ways between them. Starts nothing.
+    """Check everything that a run needs: the cluster, its hosts, and the connections between them. Starts nothing.
 
-    Works while Ignite is down: then the configured hosts are looked at.
+    Works while Ignite is down, by checking the configured hosts.
 
     Args:
-        cache: Whose data to look for.
+        cache: Cache whose data is checked too.
         python: Interpreter of the workers; None is each host's configured one.
         config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
+        via: SSH host through which everything is reached.
 
     Raises:
         ConfigError: The configuration cannot be read.

@@ -1,6 +1,6 @@
-"""The session, by which a person acts: connect, start a script beside the data, watch it, stop it.
+"""The session: the API to connect to a cluster, start a script beside the data, watch the run and stop it.
 
-The notebook and the shell are thin views of this module; they take no decisions of their own.
+The notebook and the shell are thin views of this module and make no decisions of their own.
 """
 
 from __future__ import annotations
@@ -77,17 +77,19 @@ from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint, s
 
 Report = Callable[[str], None]
 _MOST_NAMES = 8
-_REGISTRY_ANSWER_S = 10.0  # after it a node is taken to have lost its power, and another is asked
+_REGISTRY_ANSWER_S = (
+    10.0  # a node that takes longer is assumed to have lost its power, and another one is asked
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What is worth knowing of a cache at a glance.
+    """A summary of one cache.
 
     Attributes:
         mode: "partitioned" or "replicated".
         tables: Its SQL tables as a statement names them: "MNIST".MNIST.
-        expected_rows: How many rows its load was to write, where that has not come to its end.
+        expected_rows: Number of rows that its load was to write, if that load is unfinished; otherwise None.
     """
 
     name: str
@@ -105,23 +107,23 @@ def open_session(
     config: Path | None = None,
     via: str | None = None,
 ) -> Session:
-    """Connect to a cluster: the one given, else the configured one, else the embedded one.
+    """Connect to the given cluster, else the configured one, else the embedded one.
 
-    The embedded cluster is started when it does not run, and then ends when idle. Close the session, or use
+    The embedded cluster is started if it is not running, and then stops when idle. Close the session, or use
     it as a context manager.
 
     Args:
-        options: How to reach a cluster; None is the configured or the embedded one.
-        config: A file like ignite-tf.toml, or Ignite's Spring XML; None looks for the first.
-        via: SSH host through which the cluster and its hosts are reached, when only that one can be; the
-            configured one by default. Where no cluster is named, it is the one with a node on that host.
-        report: Called with one line at a time about what takes long.
+        options: How to reach a cluster; None uses the configured or the embedded one.
+        config: A file like ignite-tf.toml, or Ignite's Spring XML; None searches for ignite-tf.toml.
+        via: SSH host through which the cluster and its hosts are reached, if there is no direct way; the
+            configured host by default. If no cluster is configured, the one with a node on that host is used.
+        report: Called with one line at a time about operations that take long.
 
     Raises:
         ConfigError: The configuration cannot be read.
         ConnectionFailed: No node answers.
-        AuthenticationError: The cluster wants a password, or another one.
-        HostError: The host to go through cannot be used.
+        AuthenticationError: The cluster requires a password, or a different one.
+        HostError: The SSH host cannot be used.
         EmbeddedError: No cluster is configured and the embedded one cannot be started.
     """
     configured = configuration(config, via)
@@ -139,12 +141,12 @@ def _client_at(endpoints: tuple[Endpoint, ...]) -> Client:
     return connect_to_most(given_cluster() or ConnectOptions(endpoints))
 
 
-# A client in a function that is sent travels as a session does.
+# A client that a pickled function refers to is pickled as its endpoints, like a session.
 copyreg.pickle(Client, lambda client: (_client_at, (client.router.endpoints,)))
 
 
 class Session(Loading, Predicting, Closing):
-    """A connected cluster and the runs of this user. Closing it leaves runs alone."""
+    """A connection to a cluster, with commands on its caches and on this user's runs. Closing it does not end runs."""
 
     def __init__(
         self, options: ConnectOptions, client: Client, report: Report, config: Config | None = None
@@ -159,7 +161,7 @@ class Session(Loading, Predicting, Closing):
         return f"<session with {self._where}>"
 
     def __reduce__(self) -> Any:
-        """Travel as the cluster's address, without credentials: a worker has its own."""
+        """Pickle the cluster's address without credentials; a worker has its own."""
         return _session_at, (self.options.endpoints,)
 
     def _repr_html_(self) -> str:
@@ -171,20 +173,22 @@ class Session(Loading, Predicting, Closing):
         return f"the embedded cluster, {nodes}" if self.embedded_cluster else f"the cluster at {nodes}"
 
     def close(self) -> None:
-        """Close the connection. Runs go on: they belong to this process, not to the session."""
+        """Close the connection. Runs continue: they belong to this process, not to the session."""
         self.client.close()
 
     @property
     def embedded_cluster(self) -> EmbeddedCluster | None:
-        """The embedded cluster, when this session is connected to it."""
+        """The embedded cluster if this session is connected to it, else None."""
         cluster = embedded.status()
         return cluster if cluster and cluster.connect_options == self.options else None
 
     def caches(self, *, include_own: bool = False) -> list[CacheInfo]:
-        """List the caches by name. Asks the cluster about each of them; one that is destroyed meanwhile is left out.
+        """List the caches by name.
+
+        Queries the cluster about each cache, and omits caches that are destroyed meanwhile.
 
         Args:
-            include_own: Also those of this package: its notes, the registry of runs, file systems.
+            include_own: Also list the caches of this package: its notes, the registry of runs, file systems.
         """
         tables: dict[str, list[str]] = {}
         for table in list_tables(self.client.router):
@@ -214,60 +218,62 @@ class Session(Loading, Predicting, Closing):
         """Run one SQL statement.
 
         Args:
-            statement: With a `?` for each of `args`.
-            args: Bound on the server, never spliced into the text.
-            limit: At most so many rows are fetched; None has no limit.
-            progress: Told the rows fetched so far, whenever more have come.
+            statement: SQL text with a `?` for each of `args`.
+            args: Values that the server binds; they are never spliced into the text.
+            limit: Maximum number of rows to fetch; None fetches all.
+            progress: Called with the number of rows fetched so far, whenever more have arrived.
 
         Raises:
             QueryError: The statement or an argument was refused.
             ConnectionFailed: No node could be reached.
-            ConnectionLost: The node went away before the last row.
+            ConnectionLost: The connection to the node broke before the last row.
         """
         return SqlClient(self.options).query(statement, args, limit, progress)
 
     def columns(self, cache: str) -> CacheColumns:
-        """Tell what the rows of a cache are made of, by a few hundred of them: types, nulls, what a dataset gives.
+        """Return the columns of a cache, judged by a few hundred rows: types, nulls, and what a dataset yields.
 
         Raises:
-            CacheNotFound: There is none of that name; the error lists the near names.
-            LoadIncomplete, RowsLost, SchemaError: Its rows are packed, and not all there or not to be read.
+            CacheNotFound: There is no cache of that name; the error lists similar names.
+            LoadIncomplete, RowsLost, SchemaError: The cache is packed, and some of its rows are missing or unreadable.
         """
         return look_at_columns(self.client, self.query, cache)
 
     def sample(self, cache: str, num_rows: int = 10) -> CacheSample:
-        """Read some rows of a cache, of as many partitions as there are rows, up to 24.
+        """Read some rows of a cache, spread over as many partitions as there are rows, up to 24.
 
         Raises:
-            CacheNotFound: There is none of that name; the error lists the near names.
-            LoadIncomplete, RowsLost, SchemaError: Its rows are packed, and not all there or not to be read.
+            CacheNotFound: There is no cache of that name; the error lists similar names.
+            LoadIncomplete, RowsLost, SchemaError: The cache is packed, and some of its rows are missing or unreadable.
         """
         return look_at_rows(self.client, cache, num_rows)
 
     def profile(
         self, cache: str, columns: Sequence[str] = (), *, num_rows: int = SAMPLED_ROWS
     ) -> CacheProfile:
-        """Make out the numbers of a cache: rows, bytes, skew; of columns nulls, bounds, means, quantiles, classes.
+        """Compute statistics of a cache: rows, bytes, skew; per column nulls, bounds, means, quantiles, classes.
 
-        The cluster makes out what SQL can over all rows, where the cache has a table. The rest is that of a sample, and
-        is marked so.
+        If the cache has a SQL table, the cluster computes what SQL can over all rows. The other statistics are
+        computed from a sample, and are marked as such.
 
         Args:
             cache: Its name, or that of its SQL table.
-            columns: Names of fields, or SQL's; all by default.
-            num_rows: The sample; a cache of no more rows is read whole.
+            columns: Names of fields or of SQL columns; all by default.
+            num_rows: Sample size in rows; a cache with no more rows than this is read completely.
 
         Raises:
-            CacheNotFound: There is none of that name; the error lists the near names.
-            LoadIncomplete, RowsLost, SchemaError: Its rows are packed, and not all there or not to be read.
-            ConfigError: It has no such column.
+            CacheNotFound: There is no cache of that name; the error lists similar names.
+            LoadIncomplete, RowsLost: The cache is packed, and some of its rows are missing.
+            SchemaError: A name matches no column, or several. Or the cache is packed and cannot be read.
+            ConfigError: The cache is packed, and pyarrow is not installed.
         """
         return make_profile(self.client, self.query, self.report, cache, columns, num_rows)
 
     def pyignite(self) -> AbstractContextManager[Any]:
-        """Connect Apache's own client, `pyignite.Client`, for what this package does not do; closed with the `with`.
+        """Connect Apache's own client, `pyignite.Client`, as a context manager that closes it.
 
-        Such as caches of any configuration, and values of any type. It takes times for this machine's zone.
+        Use it for what this package does not offer, such as caches with any configuration and values of any type.
+        It interprets times in this machine's time zone.
 
         Raises:
             ConnectionFailed: No node could be reached.
@@ -275,18 +281,21 @@ class Session(Loading, Predicting, Closing):
         return pyignite_client(self.options)
 
     def default_num_workers(self) -> int:
-        """Tell how many workers `ignite-tf start` takes by default: one for each node of the cluster."""
+        """Return the default number of workers of `ignite-tf start`: one for each node of the cluster."""
         return len(self.client.nodes())
 
     def plan_run(self, request: RunRequest) -> Plan:
-        """Decide where a run's workers would run, and start nothing. Rows are counted, by the nodes where they can.
+        """Decide where a run's workers would run, and start nothing.
+
+        Counts the rows of the cache, on the nodes if they support it.
 
         Raises:
-            ScriptError: The script is not Python.
-            ConfigError: Options contradict each other, or a node's host cannot be told.
+            ScriptError: The script is not valid Python.
+            ConfigError: Options contradict each other, or the host of a node cannot be determined.
             CacheNotFound: There is no such cache.
-            LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there (see `RunRequest.allow_partial`).
-            PlacementError: The workers cannot be spread so, or, as NoRoom, cannot now.
+            LoadIncomplete, RowsLost, NodesMissing: Some of the cache's rows are missing; see
+                `RunRequest.allow_partial`.
+            PlacementError: The workers cannot be placed as requested. As NoRoom, they cannot be placed at present.
             ParcelError: The job's directory cannot be shipped.
         """
         return self._plan_run(replace(request, wait=False), reach_of(self.config)).plan
@@ -319,7 +328,7 @@ class Session(Loading, Predicting, Closing):
             )
 
     def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> RunPlan:
-        """Plan again when the node that was asked turns out to be on the smaller side of a cut."""
+        """Plan a run; plan again if the connected node turns out to be on the smaller side of a split cluster."""
         try:
             planned = plan_run(self.client, self.options, self.config, request, reach)
         except IgniteTfError:
@@ -331,7 +340,7 @@ class Session(Loading, Predicting, Closing):
         return plan_run(self.client, self.options, self.config, request, reach)
 
     def _finds_more_nodes(self) -> bool:
-        """Go over to the rest of the cluster, if the node that is asked here was cut off from it meanwhile."""
+        """Reconnect to the larger part of the cluster if the connected node was cut off from it meanwhile."""
         num_seen = len(self.client.nodes())
         if 2 * num_seen > len(self.options.endpoints):
             return False
@@ -346,22 +355,23 @@ class Session(Loading, Predicting, Closing):
     def start_run(self, request: RunRequest) -> TrainingRun:
         """Start a script or a command on workers, each with partitions of its own.
 
-        Returns when their processes run, when the run is queued (`RunRequest.wait`), or when one of its hosts has taken
-        it over (`RunRequest.detach`). Rows are counted, by the nodes where they can. A run that was not detached ends
-        with this process. Follow it with `Run.follow`.
+        Returns when the workers' processes run, when the run is queued (`RunRequest.wait`), or when one of its hosts
+        has taken it over (`RunRequest.detach`). Counts the rows of the cache, on the nodes if they support it. A run
+        that is not detached ends with this process. Follow it with `Run.follow`.
 
         Raises:
-            ScriptError: The script is not Python.
-            ConfigError: Options contradict each other, requirements cannot be read, a node's host cannot be told, or a
-                variable that is to be sent along has no safe form or is too large.
+            ScriptError: The script is not valid Python.
+            ConfigError: Options contradict each other, requirements cannot be read, the host of a node cannot be
+                determined, or a pushed variable has no safe serialized form or is too large.
             CacheNotFound: There is no such cache.
-            LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there (see `RunRequest.allow_partial`).
-            PlacementError: Fewer partitions hold rows than workers were asked for, or, as NoRoom, the hosts have too
-                few free GPUs or ports.
-            EnvironmentFailed: A host cannot be given what the requirements say.
+            LoadIncomplete, RowsLost, NodesMissing: Some of the cache's rows are missing; see
+                `RunRequest.allow_partial`.
+            PlacementError: Fewer partitions hold rows than workers were requested. As NoRoom, the hosts have too few
+                free GPUs or ports.
+            EnvironmentFailed: The environment for the requirements cannot be built on a host.
             LaunchError: The workers cannot be started; none is left running. As ParcelError, the job's directory
                 cannot be shipped.
-            ConnectionFailed: No node takes a detached run into the registry.
+            ConnectionFailed: No node accepts a detached run into the registry.
         """
         inputs = encode(request.push) if request.push else None
         with reach_of(self.config).keeping() as reach:
@@ -381,7 +391,7 @@ class Session(Loading, Predicting, Closing):
         return self._owned(run)
 
     def _behind_others(self, plan: RunPlan) -> RunPlan:
-        """Queue a run for which there is room, when others wait in front of it."""
+        """Queue a run that has room if other queued runs come before it."""
         queued = manager.first_record(_queued(plan, "its turn"), "", detached=False)
         try:
             with Registry(self.client) as registry:
@@ -395,7 +405,7 @@ class Session(Loading, Predicting, Closing):
             push(self.options, run_id, inputs)
 
     def _hooks(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> RunHooks:
-        """Connect a run that this process owns to the cluster, for as long as it lasts."""
+        """Return the hooks that connect a run of this process to the cluster while the run lasts."""
         self._push(inputs, run_id)
         config = self.config
         connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
@@ -417,22 +427,22 @@ class Session(Loading, Predicting, Closing):
         )
 
     def wait_for_copies(self, timeout_s: float) -> None:
-        """Wait until the output of runs that have ended is in igfs; it is copied every two seconds."""
+        """Wait until the output of this session's ended runs is in igfs. It is copied every two seconds."""
         for files in self._copies:
             files.wait(timeout_s)
 
     def prune(
         self, *, keep: int = 20, older_than: timedelta | None = None, dry_run: bool = False
     ) -> list[Pruned]:
-        """Remove runs that have ended, with their files in igfs, here and on their hosts.
+        """Remove ended runs with their files: in igfs, on this machine and on their hosts.
 
-        What has to stay is told to `report`: files on hosts that do not answer, and all of a lost run of which
-        something lives, or may live on a host that cannot be asked.
+        Calls `report` with what is kept: files on hosts that do not answer, and everything of a lost run whose
+        processes still live, or may live on a host that does not answer.
 
         Args:
-            keep: So many of the newest stay, of this machine's runs and of others' each.
-            older_than: Only runs that ended longer ago are removed.
-            dry_run: Only tell which would be.
+            keep: Number of newest runs to keep, counted separately for this machine's runs and for others.
+            older_than: Remove only runs that ended at least this long ago.
+            dry_run: Remove nothing; only return the runs that would be removed.
 
         Returns:
             The runs that were removed, oldest first.
@@ -449,26 +459,28 @@ class Session(Loading, Predicting, Closing):
     def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
         """List the runs of this machine and of the cluster, oldest first.
 
-        `list_runs` works without a session, and tells what is missing from the picture.
+        `list_runs` works without a session, and also returns warnings if runs may be missing.
         """
         return list(run_index(self.config, self.options).runs(include_ended=include_ended).runs)
 
     def run(self, run_id: str) -> TrainingRun:
-        """Find a run by its id, or by the beginning of it or of its name.
+        """Return the run with this ID, or whose ID or name starts with it.
 
         Raises:
-            RunNotFound: No id begins so, or several do.
+            RunNotFound: No run matches, or several do.
         """
         return TrainingRun.of(run_index(self.config, self.options).find(run_id), lambda: self.options)
 
     def resume_run(self, run_id: str) -> TrainingRun:
-        """Start a run again that failed, was stopped or was lost, from its checkpoints: its script, arguments, cache.
+        """Restart a failed, stopped or lost run from its checkpoints, with the same script, arguments and cache.
 
-        It keeps its id and its files in igfs; what still lives of it is ended first. This process owns it from now on.
+        The run keeps its ID and its files in igfs. Its remaining processes are ended first. This process becomes the
+        owner.
 
         Raises:
-            RunNotFound: No id begins so, or several do.
-            ConfigError: It has not ended, has succeeded, or may live where it cannot be asked; or its script is lost.
+            RunNotFound: No run matches, or several do.
+            ConfigError: The run has not ended, has succeeded, may still live on a host that does not answer, or its
+                script is lost.
         """
         with reach_of(self.config).keeping() as reach, Registry(self.client) as registry:
             index = run_index(self.config, self.options, reach)
@@ -483,14 +495,14 @@ class Session(Loading, Predicting, Closing):
         return self._owned(run)
 
     def take_over_run(self, run_id: str) -> TrainingRun:
-        """Go on with a run whose owner has left it, as a kernel does that is restarted: its workers know nothing of it.
+        """Continue a run whose owner exited, such as a restarted kernel. The workers are not interrupted.
 
-        This process owns it from now on. When another one was faster, the run is only given.
+        This process becomes the owner. If another process took the run over first, it is returned without being owned.
 
         Raises:
-            RunNotFound: No id begins so, or several do.
-            ConfigError: Nobody has left it, or another machine's process has.
-            LaunchError: A host that has workers cannot be asked; nothing has changed.
+            RunNotFound: No run matches, or several do.
+            ConfigError: The run has an owner, has ended, or was owned by a process of another machine.
+            LaunchError: A host that has workers does not answer; nothing has changed.
         """
         with reach_of(self.config).keeping() as reach:
             index = run_index(self.config, self.options, reach)
@@ -513,18 +525,18 @@ class Session(Loading, Predicting, Closing):
         return self._owned(run)
 
     def _owned(self, run: Run) -> TrainingRun:
-        """Copy the output of a run that this process owns into igfs."""
+        """Start copying the output of a run that this process owns into igfs."""
         files = RunFiles(run, self.options, self.report)
         files.start()
         self._copies.append(files)
         return TrainingRun.of(run, lambda: self.options)
 
     def stop_run(self, run_id: str) -> StopOutcome:
-        """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
+        """End a run's processes: send SIGTERM, wait 3 s for saving, send SIGKILL. Blocks until they are gone.
 
         Raises:
-            RunNotFound: No id begins so, or several do.
-            HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
+            RunNotFound: No run matches, or several do.
+            HostUnreachable: A host does not answer; the processes on it end when their lease expires.
         """
         return self.run(run_id).stop()
 
@@ -552,7 +564,7 @@ def load(
     options: ConnectOptions | None = None,
     report: Report = echo,
 ) -> LoadOutcome:
-    """Create a cache from data in a cluster; arguments and errors are those of `Session.load` and `open_session`."""
+    """Create a cache from data; arguments and errors are those of `Session.load` and `open_session`."""
     with open_session(options, report=report) as session:
         outcome = session.load(
             cache,
@@ -577,19 +589,19 @@ def load(
 def attach_run(
     run_id: str, config: Path | None = None, via: str | None = None, *, report: Report
 ) -> TrainingRun:
-    """Find a run to watch; one that its owner has left, as a kernel that was restarted, is this process's from now on.
+    """Return a run to watch. If its owner exited, such as a restarted kernel, this process becomes the owner.
 
     Args:
-        run_id: Its id, or the beginning of it or of its name.
+        run_id: The run's ID, or the beginning of its ID or of its name.
         config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
-        report: Told when it was taken over.
+        via: SSH host through which everything is reached.
+        report: Called with a line when the run was taken over.
 
     Raises:
         ConfigError: The configuration cannot be read.
-        RunNotFound: No id begins so, or several do.
-        LaunchError: It cannot be taken over, as a host that has workers cannot be asked.
-        ConnectionFailed: It cannot be taken over while Ignite is down.
+        RunNotFound: No run matches, or several do.
+        LaunchError: The run cannot be taken over because a host that has workers does not answer.
+        ConnectionFailed: The run cannot be taken over while Ignite is down.
     """
     run = get_run(run_id, config, via)
     if run.info().left_until is None or run.record().owner_host != socket.gethostname():

@@ -1,7 +1,7 @@
-"""Commands on files in igfs: list, copy, move, remove, check, keep in step with a directory, mount.
+"""Commands on files in igfs: list, copy, move, remove, check, synchronize with a directory, mount.
 
 An address is igfs:///path or /path (the configured or the embedded cluster) or igfs://HOST:PORT/path. The notebook
-and the shell are thin views of this module, as of `session`; they take no decisions of their own.
+and the shell are thin views of this module, as of `session`, and make no decisions of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOUNT_S = 60.0
 _POLL_S = 0.05
 
 Report = Callable[[str], None]
-# Told what is being copied, the bytes copied so far and all bytes.
+# Called with the name of the file being copied, the bytes copied so far and the total bytes.
 CopyProgress = Callable[[str, int, int], None]
 
 
@@ -53,9 +53,9 @@ class FileInfo:
     """A file or directory of igfs.
 
     Attributes:
-        path: As it can be given to the next command.
+        path: Address that the next command accepts.
         num_bytes: Size of a file; None for a directory.
-        mtime_ns: When a file was last written to, or a directory was made; since 1970.
+        mtime_ns: When a file was last written, or a directory was created, in ns since 1970.
     """
 
     path: str
@@ -64,31 +64,31 @@ class FileInfo:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it holds others."""
+        """Whether this is a directory."""
         return self.num_bytes is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the fields as a dict for JSON."""
         kind = "directory" if self.is_directory else "file"
         return {"path": self.path, "type": kind, "size": self.num_bytes or 0, "mtime_ns": self.mtime_ns}
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much lies at a path and below it."""
+    """The number and total size of the files at a path and below it."""
 
     path: str
     num_bytes: int
     num_files: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the fields as a dict for JSON."""
         return {"path": self.path, "size": self.num_bytes, "files": self.num_files}
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOutcome:
-    """What was copied."""
+    """The amount of data copied, and the time it took."""
 
     num_files: int
     num_bytes: int
@@ -97,11 +97,11 @@ class CopyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SyncOutcome:
-    """What was changed at the target.
+    """The changes that a sync made at the target.
 
     Attributes:
         copied: Files and directories that were copied, by name below the target.
-        removed: What was removed there, because the source has nothing of that name.
+        removed: Names that were removed from the target because the source does not have them.
     """
 
     copied: tuple[str, ...]
@@ -110,13 +110,13 @@ class SyncOutcome:
 
 
 class Files(Closing):
-    """The files of the clusters that addresses name. Close it, or use it as a context manager.
+    """The files of the clusters named by addresses. Close it, or use it as a context manager.
 
-    Connects when first used, and starts the embedded cluster when igfs:/// means that. Wherever
-    it reads, * and ? and [a-z] stand for parts of names, and ** for directories at any depth.
+    Connects on first use, and starts the embedded cluster if igfs:/// refers to it. Addresses that are read
+    may contain patterns: * ? and [a-z] match parts of names, and ** matches directories at any depth.
 
     Args:
-        report: Called with one line at a time about what takes long, or was left out.
+        report: Called with one line at a time about slow operations and skipped files.
     """
 
     def __init__(self, *, report: Report) -> None:
@@ -124,12 +124,12 @@ class Files(Closing):
         self._clusters: dict[str, IgfsFileSystem] = {}
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for files in self._clusters.values():
             files.volume.close()
 
     def listing(self, address: str, *, recursive: bool = False) -> list[FileInfo]:
-        """List a directory, sorted by name; of a file, the file itself."""
+        """List a directory, sorted by name; for a file, list the file itself."""
         listed = []
         for place in self._expand(address):
             files, path = place.files, paths.render(place.path)
@@ -144,7 +144,7 @@ class Files(Closing):
         return sorted(listed, key=lambda info: info.path)
 
     def usage(self, address: str) -> list[Usage]:
-        """Add up what lies in a directory: one answer for each entry, and the last for the whole."""
+        """Return the usage of each entry of a directory; the last item is the total."""
         answers = []
         for place in self._expand(address):
             place.check()
@@ -158,7 +158,7 @@ class Files(Closing):
         return answers
 
     def read(self, address: str) -> Iterator[memoryview]:
-        """Yield the content of files, one after the other; a chunk is good until the next one is asked for."""
+        """Yield the content of files, one after the other. A chunk is valid until the next one is requested."""
         for place in self._expand(address):
             yield from place.read()
 
@@ -170,10 +170,12 @@ class Files(Closing):
         recursive: bool = False,
         progress: CopyProgress | None = None,
     ) -> CopyOutcome:
-        """Copy files to this machine, into `target` if that is a directory. Whole files only, with their times.
+        """Copy files with their times to this machine, into `target` if that is a directory.
+
+        Only complete files appear.
 
         Raises:
-            PathIsDirectory: A source is a directory, and not `recursive`.
+            PathIsDirectory: A source is a directory, and `recursive` is false.
             TransferError: A local file cannot be written.
         """
         sources = [place for address in addresses for place in self._expand(address)]
@@ -188,10 +190,10 @@ class Files(Closing):
         recursive: bool = False,
         progress: CopyProgress | None = None,
     ) -> CopyOutcome:
-        """Copy files of this machine to igfs, into `address` if that is a directory. Whole files only.
+        """Copy local files to igfs, into `address` if that is a directory. Only complete files appear.
 
         Raises:
-            PathIsDirectory: A source is a directory, and not `recursive`.
+            PathIsDirectory: A source is a directory, and `recursive` is false.
             PathNotFound: There is no directory to copy into.
             TransferError: A local file cannot be read.
         """
@@ -206,7 +208,7 @@ class Files(Closing):
         recursive: bool = False,
         progress: CopyProgress | None = None,
     ) -> CopyOutcome:
-        """Copy files within igfs, or to that of another cluster, into `address` if that is a directory."""
+        """Copy files within igfs or to another cluster's igfs, into `address` if that is a directory."""
         pairs = self._pairs_in_igfs(sources, address)
         for source, target in pairs:
             if source.files is target.files and source.path == target.path[: len(source.path)]:
@@ -214,7 +216,7 @@ class Files(Closing):
         return _copy(pairs, "cp", recursive, progress)
 
     def move(self, sources: Sequence[str], address: str) -> None:
-        """Move files, or directories with all their contents, each as one step; into `address` if a directory."""
+        """Move files, or directories with all contents, each atomically; into `address` if that is a directory."""
         for source, target in self._pairs_in_igfs(sources, address):
             if source.files is not target.files:
                 raise InvalidPath(
@@ -223,13 +225,13 @@ class Files(Closing):
             source.files.volume.rename(source.path, target.path)
 
     def remove(self, address: str, *, recursive: bool = False) -> list[str]:
-        """Remove files; with `recursive` directories, each with all its contents as one step.
+        """Remove files; with `recursive` also directories, each atomically with all its contents.
 
         Returns:
-            What was removed.
+            The addresses that were removed.
 
         Raises:
-            PathIsDirectory: It is a directory, and not `recursive`.
+            PathIsDirectory: It is a directory, and `recursive` is false.
         """
         removed = []
         for place in self._expand(address):
@@ -242,16 +244,16 @@ class Files(Closing):
         return removed
 
     def make_directory(self, address: str, *, parents: bool = False) -> None:
-        """Create a directory; with `parents` also those above it, and none of them needs to be new."""
+        """Create a directory. With `parents` also create missing parents, and accept a directory that exists."""
         place = self._at(address)
         place.files.volume.make_directory(place.path, parents=parents, exist_ok=parents)
 
     def check_directory(self, address: str) -> None:
-        """Make sure that a directory is there.
+        """Raise an error unless the address is a directory.
 
         Raises:
-            PathNotFound: Nothing is.
-            PathNotDirectory: A file is.
+            PathNotFound: Nothing exists there.
+            PathNotDirectory: It is a file.
         """
         place = self._at(address)
         place.files.volume.directory(place.path)
@@ -261,7 +263,7 @@ class Files(Closing):
         return fsck.fsck(self._at(address).files.volume, repair=repair, report=self._report)
 
     def create(self, name: str, address: str) -> None:
-        """Create another file system beside "igfs"; IGFS_FS_NAME=NAME then chooses it."""
+        """Create another file system beside "igfs"; IGFS_FS_NAME=NAME selects it."""
         authority = self._at(address).authority
         with Volume(partial(cluster_of, authority), name, create=True) as volume:
             volume.store.prepare_to_write()
@@ -269,18 +271,18 @@ class Files(Closing):
     def sync(
         self, source: str, target: str, *, delete: bool = False, progress: CopyProgress | None = None
     ) -> SyncOutcome:
-        """Copy what is new or newer from igfs to a local directory, or from there to igfs, whole files only.
+        """Copy new and newer files from igfs to a local directory or the reverse. Only complete files appear.
 
-        A file is left alone when it has the same size and time on both sides, or is newer at the target.
+        A file is skipped if it has the same size and time on both sides, or is newer at the target.
 
         Args:
             source: igfs:///PATH or a local directory.
-            target: The other of the two; made if need be.
-            delete: Remove what only the target has; an empty source is refused then.
-            progress: Told how far it is.
+            target: The other of the two; created if it does not exist.
+            delete: Remove files that only the target has; an empty source is then refused.
+            progress: Called with the progress of the copy.
 
         Raises:
-            TransferError: A local file cannot be read or written, or both sides are of one kind.
+            TransferError: A local file cannot be read or written, or both sides are in igfs, or both are local.
         """
         if paths.is_uri(source) == paths.is_uri(target):
             raise TransferError(
@@ -303,12 +305,12 @@ class Files(Closing):
         return SyncOutcome(copied, tuple(map("/".join, removed)), outcome.num_bytes)
 
     def mount(self, address: str, directory: str) -> None:
-        """Show a directory of igfs in a local one; blocks until it is unmounted or interrupted.
+        """Mount a directory of igfs at a local one; blocks until it is unmounted or interrupted.
 
-        Tells when it begins to be shown.
+        Reports a line when the mount is ready.
 
         Raises:
-            MountError: FUSE is not there, or refused.
+            MountError: FUSE is missing or refused the mount.
         """
         place = self._at(address)
         mount.mount(
@@ -354,7 +356,7 @@ _Target = TypeVar("_Target", IgfsPlace, LocalPlace)
 
 
 def _pairs(sources: Sequence[_Source], target: _Target, given: str) -> list[tuple[_Source, _Target]]:
-    """Say where each source goes: into the target if that is a directory, else that is what it becomes."""
+    """Pair each source with its target: a name below the target if that is a directory, else the target itself."""
     is_directory = target.is_directory()
     if len(sources) > 1 and not is_directory:
         raise PathNotDirectory("several files need a directory that exists to go into", given)
@@ -398,7 +400,7 @@ def _carry_out(transfers: Sequence[Transfer], progress: CopyProgress | None) -> 
 
 
 def _address(place: IgfsPlace) -> str:
-    """Return what leads there in the next command: a path alone where the configured cluster is meant."""
+    """Return the address that the next command accepts: only a path if it is in the configured cluster."""
     return place.name() if place.authority else paths.render(place.path)
 
 
@@ -409,15 +411,15 @@ def _file_info(place: IgfsPlace, info: Mapping[str, Any]) -> FileInfo:
 
 
 def start_mount(address: str, directory: str, *, report: Report) -> Path:
-    """Mount in a process of its own, which stays until `unmount`; returns when the directory shows igfs.
+    """Mount in a separate process, which stays until `unmount`. Returns when the directory shows igfs.
 
     Returns:
-        The process's log.
+        The path of the process's log.
 
     Raises:
-        MountError: It could not be mounted; with what the process said.
+        MountError: The mount failed; the message contains the process's output.
     """
-    with Files(report=report) as files:  # what takes long is told here, not in the log
+    with Files(report=report) as files:  # reports slow steps to the caller instead of to the log
         files.check_directory(address)
     where = Path(directory).absolute()
     mount.library(where)
@@ -427,7 +429,7 @@ def start_mount(address: str, directory: str, *, report: Report) -> Path:
     log.unlink(missing_ok=True)
     command = own_python("ignite_tf_magic", "fs", "mount", address, str(where))
     process = spawn(command, cwd=Path.cwd(), env=os.environ, output=log)
-    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay a zombie when it has ended
+    threading.Thread(target=process.wait, daemon=True).start()  # reaps the process when it ends
     deadline = time.monotonic() + _MOUNT_S
     while not mount.is_mounted(where):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -442,9 +444,9 @@ def start_mount(address: str, directory: str, *, report: Report) -> Path:
 
 
 def unmount(directory: str) -> None:
-    """End a mount; returns when the directory is what it was.
+    """Unmount a directory; returns when it shows its own content again.
 
     Raises:
-        MountError: igfs is not mounted there, or somebody uses it.
+        MountError: igfs is not mounted there, or the mount is in use.
     """
     mount.unmount(Path(directory).absolute())

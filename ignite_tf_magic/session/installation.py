@@ -1,4 +1,4 @@
-"""What is installed beside this package, told without importing any of it."""
+"""Finds out what is installed beside this package, without importing any of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ignite_tf_magic.embedded.options import IGNITE_VERSION
 from ignite_tf_magic.settings.options import cache_dir
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# Under which names a package may be installed.
+# Distribution names that provide TensorFlow.
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly")
-# What C compilers make of `setup.py`, and what is not done without it.
+# Modules that `setup.py` compiles from C, and what does not work without them.
 _COMPILED = {
     "protocol/_rows": "rows are decoded by Python, slowly",
     "tfplugin/_filesystem": "TensorFlow does not know igfs://",
@@ -30,9 +30,9 @@ class InstalledPart:
     """A package, a program, or a compiled part of this package.
 
     Attributes:
-        name: What it is called.
-        found: Its version, or where it is; None where it is missing.
-        missing: What to do about that, or what follows.
+        name: Name of the part.
+        found: Its version or location; None if it is missing.
+        missing: What to do if it is missing, or the consequence.
     """
 
     name: str
@@ -41,7 +41,7 @@ class InstalledPart:
 
 
 def installed() -> tuple[InstalledPart, ...]:
-    """Look for what runs need; starts nothing, and makes no file."""
+    """Look for the software that runs need. Starts nothing and creates no files."""
     return (
         InstalledPart("python", platform.python_version()),
         InstalledPart("tensorflow", _version_of(_TENSORFLOW), _by_extra("tensorflow")),
@@ -63,7 +63,7 @@ def _by_extra(extra: str) -> str:
 def _version_of(names: Sequence[str]) -> str | None:
     for name in names:
         try:
-            # A half removed package has no version, whatever the annotation says.
+            # The version of a half removed package is None, despite the annotation of `version`.
             if found := version(name):
                 return found
         except PackageNotFoundError:

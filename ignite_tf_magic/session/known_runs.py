@@ -1,4 +1,4 @@
-"""A run that is looked for without a session, also while Ignite is down."""
+"""Finds and stops a run without a session, also while Ignite is down."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from ignite_tf_magic.settings.options import Config, ConnectOptions
 
 
 def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> TrainingRun:
-    """Find a run by its id, or by the beginning of it or of its name. Works while Ignite is down.
+    """Return the run with this ID, or whose ID or name starts with it. Works while Ignite is down.
 
     Raises:
         ConfigError: The configuration cannot be read.
-        RunNotFound: No id begins so, or several do.
+        RunNotFound: No run matches, or several do.
     """
     found = configuration(config, via)
     return TrainingRun.of(run_index(found).find(run_id), lambda: cluster_that_runs(found))
 
 
 def stop_run(run_id: str, config: Path | None = None, via: str | None = None) -> StopOutcome:
-    """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone. Works while Ignite is down.
+    """End a run's processes: send SIGTERM, wait 3 s for saving, send SIGKILL. Blocks until they are gone.
+
+    Works while Ignite is down.
 
     Raises:
         ConfigError: The configuration cannot be read.
-        RunNotFound: No id begins so, or several do.
-        HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
-        LaunchError: Nobody could be asked to stop it.
+        RunNotFound: No run matches, or several do.
+        HostUnreachable: A host does not answer; the processes on it end when their lease expires.
+        LaunchError: No process could be asked to stop the run.
     """
     return get_run(run_id, config, via).stop()
 

@@ -1,4 +1,4 @@
-"""The runs that there are, without a session, also while Ignite is down."""
+"""Lists runs without a session, also while Ignite is down."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MARK = f"{JOB_MARK}=".encode()
 def list_runs(*, include_ended: bool = False, config: Path | None = None, via: str | None = None) -> Listed:
     """List the runs of this machine and of the configured cluster, oldest first.
 
-    Works while Ignite is down: then the hosts are asked over SSH. `Listed.warnings` tells what could not be.
+    Works while Ignite is down, by asking the hosts over SSH. `Listed.warnings` contains what could not be asked.
 
     Args:
-        include_ended: Also those that have ended.
+        include_ended: Also list ended runs.
         config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
+        via: SSH host through which everything is reached.
 
     Raises:
         ConfigError: The configuration cannot be read.
@@ -33,14 +33,14 @@ def list_runs(*, include_ended: bool = False, config: Path | None = None, via: s
 
 
 def kept_ready() -> tuple[int, int]:
-    """Return how many processes wait on this machine for the next run, and their memory in bytes. Linux only."""
+    """Return the number of warm processes that wait on this machine, and their memory in bytes. Linux only."""
     nonces = {path.suffix[1:].encode() for path in (state_dir() / "parked").glob("*.*")}
     count = num_bytes = 0
     for process in Path("/proc").glob("[0-9]*") if nonces else ():
         try:
             variables = (process / "environ").read_bytes().split(b"\0")
             pages = int((process / "statm").read_text().split()[1])
-        except OSError:  # it has ended, or is another account's
+        except OSError:  # it has ended, or belongs to another account
             continue
         if any(each.partition(b"=")[2] in nonces for each in variables if each.startswith(_MARK)):
             count += 1
@@ -49,18 +49,18 @@ def kept_ready() -> tuple[int, int]:
 
 
 def only_run(*, or_newest: bool = False, config: Path | None = None, via: str | None = None) -> RunInfo:
-    """Return the only run of this user's that goes on: the one that is meant by who names none.
+    """Return this user's only live run, for commands that do not name one.
 
-    Runs of others in the same cluster are never meant: of those this machine has neither directory nor key.
+    Never returns other users' runs in the same cluster: this machine has neither their directory nor their key.
 
     Args:
-        or_newest: Where none goes on, the one that was started last is meant.
+        or_newest: If no run is live, return the one that was started last.
         config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
+        via: SSH host through which everything is reached.
 
     Raises:
         ConfigError: The configuration cannot be read.
-        RunNotFound: None goes on, or several do, which the error lists; or not all that go on could be seen.
+        RunNotFound: No run is live; or several are, which the error lists; or not all live runs could be seen.
     """
     index = run_index(configuration(config, via))
     listed = index.runs(include_ended=True)
@@ -79,5 +79,5 @@ def only_run(*, or_newest: bool = False, config: Path | None = None, via: str | 
 
 
 def left_runs() -> list[RunInfo]:
-    """List the runs of this machine that their owners have left, and that who attaches takes over."""
+    """List the runs of this machine whose owners exited. `attach_run` takes such a run over."""
     return [info for info in list_local(runs_dir()) if info.left_until is not None]

@@ -1,4 +1,4 @@
-"""Whether a run that nobody answers for may still live: its hosts know, and an owner that sleeps."""
+"""Finds out whether a run without an owner may still live, on one of its hosts or through a sleeping owner."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ignite_tf_magic.launch.hosts import call_all
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.registry.registry import Registry
 
-# An owner on another machine that sleeps goes on when it wakes, and nobody can ask it meanwhile.
+# An owner on another machine that sleeps continues when it wakes up. It cannot be asked meanwhile.
 _OWNER_MAY_SLEEP_S = 86_400.0
 
 
 def why_it_may_live(run: Run, registry: Registry, *, is_of_this_home: bool) -> str | None:
-    """Say why a lost run may go on; None when its hosts were seen to have nothing of it that lives.
+    """Return why a lost run may still live; None if its hosts confirmed that none of its processes lives.
 
     Args:
         run: The run.
-        registry: Tells which hosts of a detached run have worked for it.
-        is_of_this_home: Whether its owner was of this user here; its lock is known to be free then.
+        registry: Knows which hosts of a detached run have worked for it.
+        is_of_this_home: Whether its owner was this user on this machine; then the owner's lock is known to be free.
     """
     record = run.record()
     must_tell = {host for worker in range(len(record.spec.roles)) for _, host in record.hosts_of(worker)}
@@ -40,7 +40,7 @@ def why_it_may_live(run: Run, registry: Registry, *, is_of_this_home: bool) -> s
             )
     ends = [job.ended_at for answer in answers.values() if isinstance(answer, tuple) for job in answer]
     last_sign = max([record.started_at, *(end for end in ends if end is not None)])
-    # The owners of a detached run are jobs of its hosts.
+    # The owners of a detached run are processes on its hosts, which have just been asked.
     is_seen_to_be_gone = record.detached or is_of_this_home
     if not is_seen_to_be_gone and time.time() - last_sign < _OWNER_MAY_SLEEP_S:
         return (

@@ -1,4 +1,4 @@
-"""The part of a session that brings rows into caches."""
+"""The methods of a session that write rows into caches."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ignite_tf_magic.settings.options import ConnectOptions
 
 
 def _opened_whole(options: ReadOptions) -> Source:
-    """Open a source; what would be left out of its rows is an error, as it would be lost.
+    """Open a source; raise an error if reading would omit a field, since packing would lose it.
 
     Raises:
-        SchemaError: A field has no tensor form, and nobody has named the fields that are wanted.
+        SchemaError: A field has no tensor form, and `fields` does not select the wanted ones.
     """
     source = open_source(options, warns=False)
     if options.fields is None and (told := source.told_left_out()):
@@ -36,7 +36,7 @@ def _opened_whole(options: ReadOptions) -> Source:
 
 
 class ConnectedSession(Protocol):
-    """What of a session is needed to load."""
+    """The part of a session that loading uses."""
 
     options: ConnectOptions
     client: Client
@@ -44,7 +44,7 @@ class ConnectedSession(Protocol):
 
 
 class Loading:
-    """The part of a session that brings rows into caches."""
+    """The methods of a session that write rows into caches."""
 
     def load(
         self: ConnectedSession,
@@ -65,46 +65,46 @@ class Loading:
         drop: Sequence[str] = (),
         progress: LoadProgress | None = None,
     ) -> LoadOutcome:
-        """Create a cache from data, or give one more rows; blocks until all rows are written.
+        """Create a cache from data, or add rows to one; blocks until all rows are written.
 
-        All rows are looked at before the first is written. Files of text and parquet, and what Arrow reads, are never
-        in memory as a whole.
+        Checks all rows before it writes the first one. Text files, Parquet files and everything else that Arrow reads
+        are never in memory as a whole.
 
         Args:
-            cache: Name of the cache; its SQL table is called the same. One that gets more may be named by its table.
+            cache: Name of the cache and of its SQL table. An existing cache may also be named by its table.
             source: A file, a known data set, a frame, a table or arrays; `sources.read_source` lists them.
-            key: Column whose values become the keys, or several; rows are numbered from 0 by default.
+            key: Column or columns whose values become the keys; by default rows are numbered from 0.
             split: "train" or "test" of a divided source.
-            backups: Copies of each row beside the first; by default 1 when there is more than one node.
-            replace: Take the place of a cache of that name. Its rows stay until the new ones are whole beside them,
-                which needs room for both; a load that was ended before leaves nothing to keep.
-            append: Write the rows into a cache that is there, where all of their keys have to be new. Without keys
-                they are numbered on from the largest. All rows are checked against the cache's table first. If an
+            backups: Copies of each row in addition to the first; by default 1 if there is more than one node.
+            replace: Replace a cache of that name. Its rows stay until the new ones are complete beside them, which
+                needs room for both. A cache whose own load is unfinished is removed first.
+            append: Add the rows to an existing cache; all of their keys must be new. Without keys, the numbering
+                continues from the largest existing key. All rows are checked against the cache's table first. If an
                 append dies, `undo_load` removes its rows.
-            upsert: Write them into a cache that is there, over rows with the same keys.
-            resume: Go on with a load of the same source that was ended before it was whole.
-            packed: Pack many rows into each entry, in Arrow's format: a dataset reads them much faster, and no row
-                alone can be read or changed, nor seen by SQL. Needs pyarrow here and where they are read.
-            rejects: File for rows that have no form in a cache, with reasons, as JSON lines; these are left out then,
-                and an error otherwise.
-            text: How files of text are read.
-            keep_nan: Keep NaN among the floats of a pandas frame as a number; it is missing (NULL) otherwise.
-            drop: Columns that are left out.
-            progress: Told the rows written so far and all rows, from other threads, one at a time.
+            upsert: Write the rows into an existing cache, over rows with the same keys.
+            resume: Continue an interrupted load of the same source.
+            packed: Pack many rows into each entry, in Arrow's format. A dataset reads them much faster, but single rows
+                cannot be read or changed, and SQL does not see them. Needs pyarrow here and in the reading processes.
+            rejects: File for rows that a cache cannot represent, with reasons, as JSON lines. These rows are then
+                skipped; without a file they are an error.
+            text: How text files are read.
+            keep_nan: Keep NaN among the floats of a pandas frame as a number; by default it is missing (NULL).
+            drop: Columns to omit.
+            progress: Called with the rows written so far and all rows, from other threads, one call at a time.
 
         Raises:
             ConfigError: Options contradict each other.
-            SchemaError: Rows that are to be packed have a column without a tensor form.
-            SourceError: The data cannot be read, has no form in a cache, or does not fit the one that it is for.
-            CacheExists: The cache has rows, and is neither to be replaced nor to get more.
-            CacheNotFound: There is none to give more rows.
-            CacheNameError: Another cache has the SQL table that this one would have, or no table can be called so.
-            KeysExist: Rows that are to be appended have keys that are there; nothing was written.
-            LoadIncomplete: The cache that is to get more is not whole itself.
-            LoadNotResumed: There is no load to go on with, or it was one of another source.
-            RegionFull: A node has no room for the rows. Those that are written stay, and the cache is marked; one that
-                was to be replaced is whole.
-            RowsRefused: The cluster refused rows of an append or upsert. Those that an append had written are removed.
+            SchemaError: Rows to be packed have a column without a tensor form.
+            SourceError: The data cannot be read, a cache cannot represent it, or it does not fit the existing cache.
+            CacheExists: The cache has rows, and none of `replace`, `append` and `upsert` is set.
+            CacheNotFound: There is no cache to add rows to.
+            CacheNameError: Another cache has the SQL table of this name, or the name is not valid for a table.
+            KeysExist: Some of the rows to append have existing keys; nothing was written.
+            LoadIncomplete: The cache to add rows to is itself incomplete.
+            LoadNotResumed: There is no load to continue, or it had a different source.
+            RegionFull: A node has no room for the rows. Written rows stay, and the cache is marked as incomplete; a
+                cache that was to be replaced stays complete.
+            RowsRefused: The cluster refused rows of an append or upsert. Rows that an append had written are removed.
         """
         asked = {LoadWay.REPLACE: replace, LoadWay.APPEND: append, LoadWay.UPSERT: upsert}
         ways = [way for way, is_asked in asked.items() if is_asked]
@@ -162,26 +162,26 @@ class Loading:
     ) -> LoadOutcome:
         """Pack the rows of a cache into another, as `load` with `packed`; blocks until all are written.
 
-        They are what `IgniteDataset(source, ...)` gives, and are read once; they have to stay as they are meanwhile.
+        Packs the rows that `IgniteDataset(source, ...)` yields, and reads them once. They must not change meanwhile.
 
         Args:
             source: The cache, or its SQL table.
-            target: The cache that gets them. It may be the source, with `replace`.
-            fields: As of `IgniteDataset`, like `where`, `where_args` and `nulls`.
-            where: As there.
-            where_args: As there.
-            nulls: As there.
-            backups: As of `load`, like all others.
-            replace: As there.
-            resume: As there; the rows have to come in the same order, from the same nodes.
-            progress: As there.
+            target: The cache to write. With `replace` it may be the source.
+            fields: As for `IgniteDataset`, like `where`, `where_args` and `nulls`.
+            where: As for `IgniteDataset`.
+            where_args: As for `IgniteDataset`.
+            nulls: As for `IgniteDataset`.
+            backups: As for `load`, like all following arguments.
+            replace: As for `load`.
+            resume: As for `load`; the rows must arrive in the same order, from the same nodes.
+            progress: As for `load`.
 
         Raises:
-            ConfigError: An argument is unusable.
-            CacheNotFound, EmptyCache: There is no source, or nothing in it.
+            ConfigError: An argument is invalid.
+            CacheNotFound, EmptyCache: The source does not exist or is empty.
             SchemaError: The rows have no common layout.
             CacheExists, CacheNameError, LoadNotResumed, RegionFull: As `load`.
-            LoadIncomplete, RowsLost, PartitionsLost: Only a part of the source's rows is there.
+            LoadIncomplete, RowsLost, PartitionsLost: Some of the source's rows are missing.
         """
         names = None if fields is None else tuple(fields)
         reading = ReadOptions(

@@ -12,10 +12,10 @@ Report = Callable[[str], None]
 
 
 def start_embedded(report: Report) -> ConnectOptions:
-    """Start the embedded cluster until it is idle, unless it runs; says how to reach it.
+    """Start the embedded cluster, which stops when idle, unless it runs; return how to reach it.
 
     Raises:
-        EmbeddedError: It cannot be started.
+        EmbeddedError: The cluster cannot be started.
     """
     running = embedded.status()
     is_up = running is not None and running.ready and all(node.alive for node in running.nodes)
@@ -28,20 +28,20 @@ def _unsaid(line: str) -> None:
 
 
 def local_up(options: EmbeddedOptions, *, report: Report) -> EmbeddedCluster:
-    """Start the embedded nodes, or use those that run; they stay until `local_down`. Blocks until ready.
+    """Start the embedded nodes, or use the running ones; they stay until `local_down`. Blocks until ready.
 
     Raises:
-        EmbeddedError: They cannot be started.
+        EmbeddedError: The nodes cannot be started.
     """
     return embedded.ensure_up(options, embedded.Lifetime.UNTIL_DOWN, report=report).cluster
 
 
 def local_status() -> EmbeddedCluster | None:
-    """Look at the embedded nodes; None when there are none. Never blocks."""
+    """Return the state of the embedded nodes; None if there are none. Never blocks."""
     return embedded.status()
 
 
 def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped | None:
-    """Stop the embedded nodes; None when there were none. `delete_data` removes also what they persisted."""
+    """Stop the embedded nodes; None if there were none. `delete_data` also removes their persisted data."""
     outcome = embedded.down(delete_data=delete_data, report=report)
     return outcome if isinstance(outcome, ClusterStopped) else None

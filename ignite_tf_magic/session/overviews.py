@@ -1,4 +1,4 @@
-"""How things stand, at a glance: the cluster, its caches, the runs. Starts nothing."""
+"""A quick overview: the cluster, its caches, the runs. Starts nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ignite_tf_magic.settings.options import ConnectOptions
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """How things stand.
+    """The state of the cluster, its caches and the runs.
 
     Attributes:
-        cluster: Nodes by which the cluster is reached; empty where none is configured, and no embedded one runs.
-        is_embedded: Whether it is the one of nodes on this machine.
-        trouble: Why the cluster does not answer; empty where it does, or there is none.
+        cluster: Nodes by which the cluster is reached; empty if none is configured and no embedded one runs.
+        is_embedded: Whether it is the embedded cluster on this machine.
+        trouble: Why the cluster does not answer; empty if it does, or if there is none.
         caches: Names of its caches, sorted.
-        live: Runs that go on, oldest first.
+        live: Live runs, oldest first.
         newest: The run that was started last, if there is any.
-        warnings: What could not be asked, in words.
+        warnings: Reasons why runs may be missing.
     """
 
     cluster: tuple[str, ...] = ()
@@ -38,11 +38,11 @@ class Overview:
 
 
 def overview(config: Path | None = None, via: str | None = None) -> Overview:
-    """Look at the cluster and the runs; blocks for some seconds where the cluster does not answer.
+    """Return the state of the cluster and the runs; blocks for some seconds if the cluster does not answer.
 
     Args:
         config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
+        via: SSH host through which everything is reached.
 
     Raises:
         ConfigError: The configuration cannot be read.

@@ -1,7 +1,7 @@
-"""What a panel shows: runs with their trainings, the cluster's nodes, caches and who owns which partitions.
+"""The data of a panel: runs with their trainings, the cluster's nodes, its caches and their partition owners.
 
-A feed keeps its connections to the cluster's caches and files, and reads of each training only what is new, so that
-many runs cost little.
+A feed keeps its connections to the cluster, and reads only the new records of each training, so that many runs cost
+little.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ignite_tf_magic.settings.options import ConnectOptions
 from ignite_tf_magic.training.records import FILE_NAME, RecordReader, TrainingRecord, without_repeats
 
 _PART_BYTES = 1 << 20
-_CLUSTER_S = 10.0  # nodes and caches change seldom
+_CLUSTER_S = 10.0  # nodes and caches seldom change
 _RETRY_S = 10.0
 _KEPT_RECORDS = 80
 
@@ -39,10 +39,10 @@ class NodeSeen:
     """A node of the cluster.
 
     Attributes:
-        id: Its id in the cluster.
-        name: "host:port", as it lists itself first.
-        used_bytes: Of its memory for data; None where it does not tell.
-        max_bytes: Of that memory.
+        id: Its ID in the cluster.
+        name: "host:port", the first address that it lists.
+        used_bytes: Used memory for data; None if the node does not report it.
+        max_bytes: Maximum memory for data; None if the node does not report it.
     """
 
     id: str
@@ -57,10 +57,10 @@ class CacheSeen:
     """A cache of the cluster.
 
     Attributes:
-        rows: How many it has.
-        backups: Copies beside the first; None where all nodes have all rows.
+        rows: Number of rows.
+        backups: Copies in addition to the first; None if every node has all rows.
         tables: Its SQL tables, as a statement names them.
-        primaries: How many of its partitions each node is the primary owner of, by the node's id.
+        primaries: Number of partitions that each node is the primary owner of, by node ID.
     """
 
     name: str
@@ -72,14 +72,14 @@ class CacheSeen:
 
 @dataclass(frozen=True, slots=True)
 class PanelSeen:
-    """What there is, at one moment.
+    """The state of runs and cluster at one moment.
 
     Attributes:
-        runs: All runs that are known, oldest first.
-        records: What the training of each run has told, by its id; none of runs that told nothing.
-        cluster: Nodes by which the cluster is reached; empty where there is none.
-        trouble: Why the cluster does not answer; empty where it does, or there is none.
-        warnings: What could not be asked about runs.
+        runs: All known runs, oldest first.
+        records: Training records of each run, by its ID; runs without records are omitted.
+        cluster: Nodes by which the cluster is reached; empty if there is none.
+        trouble: Why the cluster does not answer; empty if it does, or if there is none.
+        warnings: Reasons why runs may be missing.
     """
 
     runs: tuple[RunInfo, ...] = ()
@@ -92,7 +92,7 @@ class PanelSeen:
 
 
 class _Told:
-    """What a run's training has told so far, read on from where the last reading ended."""
+    """The training records of a run so far. Each reading continues where the last one ended."""
 
     def __init__(self) -> None:
         self.records: list[TrainingRecord] = []
@@ -113,18 +113,18 @@ class _Told:
         self.records = without_repeats(self.records)
 
     def thin_out(self) -> None:
-        """Keep what a small line shows of a training that has ended, and the last."""
+        """Keep only as many records of an ended training as a small chart shows, and the last one."""
         step = max(len(self.records) // _KEPT_RECORDS, 1)
         self.records = [*self.records[:-1:step], *self.records[-1:]]
 
 
 class PanelFeed(Closing):
-    """Looks at runs and the cluster again and again. Any thread may ask; one looks at a time.
+    """Polls runs and the cluster. Thread-safe; one thread polls at a time.
 
     Args:
         config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
-        most_ended: Of so many of the newest runs that have ended, their trainings are read.
+        via: SSH host through which everything is reached.
+        most_ended: Number of newest ended runs whose training records are read.
     """
 
     def __init__(self, config: Path | None = None, via: str | None = None, *, most_ended: int = 50) -> None:
@@ -143,12 +143,12 @@ class PanelFeed(Closing):
         self._seen_at = float("-inf")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         with self._lock:
             self._hang_up()
 
     def look(self, max_age_s: float = 0.0) -> PanelSeen:
-        """Look at all; what was seen so lately is given again.
+        """Return the current state, or the previous result if it is not older than `max_age_s`.
 
         Raises:
             ConfigError: The configuration cannot be read.
@@ -218,7 +218,7 @@ class PanelFeed(Closing):
         self._cluster_at = time.monotonic()
 
     def _read_trainings(self, runs: Sequence[RunInfo]) -> None:
-        """Read on what live runs and the newest of those that have ended tell; forget the others."""
+        """Read new records of live runs and of the newest ended ones; drop those of other runs."""
         ended = [run.id for run in runs if run.state.has_ended][-self._most_ended :]
         wanted = {run.id: run for run in runs if not run.state.has_ended or run.id in ended}
         self._told = {run_id: self._told.get(run_id) or _Told() for run_id in wanted}
@@ -226,7 +226,9 @@ class PanelFeed(Closing):
             has_ended = wanted[run_id].state.has_ended
             if self._volume is None or (told.is_whole and has_ended):
                 continue
-            with suppress(IgfsError):  # nothing was told, or what others have put there is no such file
+            with suppress(
+                IgfsError
+            ):  # no records yet, or another user's entry of that name is not a file of records
                 told.read_on(self._volume, run_id)
             told.is_whole = has_ended
             if has_ended:
@@ -242,7 +244,7 @@ def _node_seen(node: Node, use: RegionUse | None) -> NodeSeen:
 
 def _caches_seen(client: Client, tables: Mapping[str, Sequence[str]]) -> Iterable[CacheSeen]:
     for name in sorted(without_own(client.cache_names())):
-        with suppress(IgniteTfError):  # it may have gone meanwhile
+        with suppress(IgniteTfError):  # the cache may have been destroyed meanwhile
             cache = client.cache(name)
             owners = cache.partition_map()
             primaries = {str(node): len(parts) for node, parts in owners.owners.items()}

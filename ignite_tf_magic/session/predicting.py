@@ -1,4 +1,4 @@
-"""`predict`: a prediction in the given, the configured or the embedded cluster."""
+"""`predict`: runs a prediction in the given, the configured or the embedded cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def predict(
     report: Callable[[str], None] = echo,
     **run: Any,
 ) -> PredictionOutcome:
-    """Predict all rows of a cache into another, beside their keys, on workers beside the data.
+    """Predict all rows of a cache into another, under the same keys, on workers beside the data.
 
     Arguments and errors are those of `Session.predict` and `open_session`.
     """

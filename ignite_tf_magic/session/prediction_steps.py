@@ -1,8 +1,8 @@
-"""Predictions: a run whose workers predict, and all that makes each row of a cache exactly one row of another.
+"""Predictions: a run whose workers predict, and the steps that give each row of a cache exactly one output row.
 
-Rows are written under the keys that they were made for, so that writing them twice leaves one. Who begins notes a mark
-of his own first, and then ends all runs that are known to have written; a worker notes its run before its first row,
-and finds whether the mark is still its own. So at most one run writes. At the end both caches' rows are compared.
+An output row has its source row's key, so writing it twice leaves one row. A new prediction first stores a mark of its
+own, and then ends all runs known to have written. A worker registers its run before its first row, and checks that the
+mark has not changed. So at most one run writes. At the end the rows of both caches are compared.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PredictionOptions:
-    """How rows are predicted; see `Session.predict`.
+    """Options of a prediction; see `Session.predict`.
 
     Attributes:
-        workers: How many; None is one for each node.
-        batch_rows: Rows that the model gets at once.
-        prepare: Makes the model's input of a row's value.
+        workers: Number of workers; None is one for each node.
+        batch_rows: Number of rows that the model gets at once.
+        prepare: Makes the model's input from a row's value.
         fields: Fields of a row that are read; None reads all.
-        fill: What a null becomes, by field name.
-        replace: Take the place of a cache of that name.
-        resume: Go on with the same prediction.
-        trust: Whether a model's file may bring code.
-        run: More of the run that predicts, by the names of `RunRequest`.
-        progress: Told the rows written so far and all rows.
+        fill: Replacement for nulls, by field name.
+        replace: Replace a cache of that name.
+        resume: Continue the same prediction.
+        trust: Whether a model's file may contain code.
+        run: Further options of the run, by their names in `RunRequest`.
+        progress: Called with the rows written so far and all rows.
     """
 
     workers: int | None = None
@@ -89,14 +89,14 @@ class PredictionOptions:
 
 @dataclass(frozen=True, slots=True)
 class PredictionOutcome:
-    """What was predicted.
+    """The result of a prediction.
 
     Attributes:
         cache: The cache with the outputs.
-        rows: Its rows, as many as those of the source.
-        predicted: Rows of these that this call has predicted.
-        seconds: Time for it, the workers' start included.
-        run_id: The run that predicted; None where nothing was left to do.
+        rows: Number of its rows, equal to that of the source.
+        predicted: Number of rows that this call predicted.
+        seconds: Duration of the call, including the start of the workers.
+        run_id: The run that predicted; None if all rows were already predicted.
     """
 
     cache: str
@@ -117,14 +117,14 @@ class PredictionOutcome:
 
 
 class RunningSession(Protocol):
-    """What a prediction needs of a session."""
+    """The part of a session that a prediction uses."""
 
     client: Client
     options: ConnectOptions
     report: Callable[[str], None]
 
     def default_num_workers(self) -> int:
-        """Tell how many workers there are by default."""
+        """Return the default number of workers."""
 
     def plan_run(self, request: RunRequest) -> Plan:
         """Decide where workers would run."""
@@ -137,7 +137,7 @@ class RunningSession(Protocol):
 
 
 class Prediction:
-    """A prediction, and what it needs in each of its steps."""
+    """A prediction of one cache's rows into another, as a sequence of steps."""
 
     def __init__(self, session: RunningSession, source: str, target: str, options: PredictionOptions) -> None:
         self._session, self._client = session, session.client
@@ -151,7 +151,7 @@ class Prediction:
             )
 
     def run(self, model: Any) -> PredictionOutcome:
-        """Predict; returns what came of it."""
+        """Predict all rows that are not predicted yet."""
         options = self._options
         function = pickle_function(options.prepare) if options.prepare else None
         with tempfile.TemporaryDirectory() as folder:
@@ -162,13 +162,15 @@ class Prediction:
                 return self._outcome(0, None)
             goes_on = self._goes_on(digest)
             if options.replace:
-                self._placed(self._session.plan_run, self._request())  # what cannot start leaves the old rows
+                self._placed(
+                    self._session.plan_run, self._request()
+                )  # raises before the old rows are removed
             mark = begin(self._client, self._target, self._rows, digest, goes_on=goes_on)
             self._take_over(goes_on=goes_on)
             return self._predict(file, mark, function)
 
     def _check(self) -> None:
-        """Refuse caches that cannot be meant, and a source that is not whole."""
+        """Refuse names that outputs cannot go to, a source that is incomplete or packed, and contradictory options."""
         source, target = self._source, self._target
         if self._options.replace and self._options.resume:
             raise ConfigError("replace begins anew, and resume goes on; choose one")
@@ -188,16 +190,16 @@ class Prediction:
             )
 
     def _rows_there(self) -> int | None:
-        """Count the target's rows; None where there is no such cache."""
+        """Return the number of the target's rows; None if the cache does not exist."""
         if self._target not in self._client.cache_names():
             return None
         return Cache(self._client, self._target).size()
 
     def _is_whole(self, digest: str) -> bool:
-        """Whether there is nothing to go on with, as all is done.
+        """Return whether `resume` finds the same prediction completed.
 
         Raises:
-            LoadNotResumed: It was done, of other rows.
+            LoadNotResumed: It is completed, but for a different number of rows.
         """
         mark = mark_of(self._client, self._target)
         is_done = mark is not None and mark.source == digest and mark.state is LoadState.COMPLETE
@@ -212,11 +214,11 @@ class Prediction:
         return True
 
     def _goes_on(self, digest: str) -> bool:
-        """Tell whether this goes on with what is there.
+        """Return whether this prediction continues an unfinished one.
 
         Raises:
-            CacheExists: There are rows, and they are neither to be replaced nor gone on with.
-            LoadNotResumed: They are of something else.
+            CacheExists: The target has rows, and neither `replace` nor `resume` is set.
+            LoadNotResumed: The target is not an unfinished prediction of the same kind.
         """
         mark, there = mark_of(self._client, self._target), self._rows_there()
         if self._options.replace:
@@ -241,10 +243,10 @@ class Prediction:
         return False
 
     def _take_over(self, *, goes_on: bool) -> None:
-        """End the runs that have written, and make room; nobody else writes then.
+        """End the runs that have written to the target, and remove it unless this prediction continues it.
 
         Raises:
-            HostUnreachable: A run cannot be seen to have ended.
+            HostUnreachable: It cannot be verified that a run has ended.
         """
         for run_id in progress_of(read_facts(self._client, self._target)).runs:
             with suppress(RunNotFound):  # it was pruned, so it has ended
@@ -280,7 +282,7 @@ class Prediction:
                 remove_model(session.options, self._target, token)
             with suppress(IgniteTfError):
                 if self._rows_there() is None and mark_of(self._client, self._target) == mark:
-                    forget(self._client, self._target)  # nothing was made
+                    forget(self._client, self._target)  # no output cache was created
         rows = compared_rows(self._client, self._source, self._target, mark)
         finish(self._client, self._target, mark, rows)
         return self._outcome(rows - before, run.id)
@@ -292,7 +294,7 @@ class Prediction:
                 self._source,
                 "pass",
                 options.workers or self._session.default_num_workers(),
-                # Each worker for itself: none waits for the others.
+                # Each worker works by itself; none waits for others.
                 **{
                     "strategy": "between",
                     "name": f"predict-{self._source}",
@@ -311,7 +313,7 @@ class Prediction:
         return run
 
     def _placed(self, do: Callable[[RunRequest], T], request: RunRequest) -> T:
-        """Do something with a request; with one worker where nobody said how many, and few partitions hold rows."""
+        """Call `do` with a request. If few partitions hold rows and `workers` is not set, retry with one worker."""
         try:
             return do(request)
         except NoRoom:
@@ -322,10 +324,10 @@ class Prediction:
             return do(replace(request, num_workers=1))
 
     def _await(self, run: TrainingRun) -> None:
-        """Wait until the run has ended; an interrupt, or what is raised here, ends it.
+        """Wait until the run has ended. An interrupt or another exception ends the run.
 
         Raises:
-            RunFailed: It did not succeed.
+            RunFailed: The run did not succeed.
         """
         try:
             while True:
@@ -353,7 +355,7 @@ class Prediction:
 
     def _tell(self) -> None:
         if self._options.progress is not None:
-            with suppress(IgniteTfError):  # a node is just leaving, or the cache is not made yet
+            with suppress(IgniteTfError):  # a node is leaving, or the cache does not exist yet
                 self._options.progress(min(self._rows_there() or 0, self._rows), self._rows)
 
     def _outcome(self, predicted: int, run_id: str | None) -> PredictionOutcome:

@@ -1,4 +1,4 @@
-"""The part of a session that predicts."""
+"""The methods of a session that predict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ignite_tf_magic.session.prediction_steps import (
 
 
 class Predicting:
-    """The part of a session that predicts."""
+    """The methods of a session that predict."""
 
     def predict(
         self: RunningSession,
@@ -35,37 +35,38 @@ class Predicting:
         progress: LoadProgress | None = None,
         **run: Any,
     ) -> PredictionOutcome:
-        """Predict all rows of a cache into another, beside their keys; blocks until all rows are written.
+        """Predict all rows of a cache into another, under the same keys; blocks until all rows are written.
 
-        Each worker predicts its own partitions. A value has a field for each output: `prediction` for one, else by the
-        outputs' names; an output of several numbers is an array. SQL has them as table PUBLIC.TARGET.
+        Each worker predicts its own partitions. An output value has a field for each output: `prediction` for a single
+        one, else the outputs' names. An output of several numbers is an array. SQL sees the outputs as table
+        PUBLIC.TARGET.
 
         Args:
             model: A model of Keras 3 or tf_keras, or the path of a .keras file, here or in igfs.
-            source: The cache that is read. Its rows have to stay as they are meanwhile.
-            target: The cache that gets the outputs; made with the source's keys, mode and backups.
-            workers: How many; by default one for each node.
-            batch_size: Rows that the model gets at once.
-            prepare: Makes the model's input of a row's value, as a function for `map` does; of a tuple its first item
-                is taken. Its source is sent, with what it uses. By default the fields that are called as the inputs, or
-                the only field.
+            source: The cache that is read. Its rows must not change meanwhile.
+            target: The cache for the outputs; created with the source's keys, mode and backups.
+            workers: Number of workers; by default one for each node.
+            batch_size: Number of rows that the model gets at once.
+            prepare: Makes the model's input from a row's value, like a function for `map`; the first item of a tuple is
+                used. Its source is sent, with everything that it uses. By default, the input is the fields named like
+                the model's inputs, or the only field.
             fields: Dotted names of the value's fields that are read; None reads all.
-            fill: What a null becomes, by field name.
-            replace: Take the place of a cache of that name, whose rows go at once.
-            resume: Go on with the same prediction (model, source, function, fields) that was ended before it was whole.
-            trust: Whether a model's file may bring code, which the workers run.
-            progress: Told the rows written so far and all rows.
+            fill: Replacement for nulls, by field name.
+            replace: Replace a cache of that name; its rows are removed at once.
+            resume: Continue the same prediction (model, source, function, fields) after it was interrupted.
+            trust: Whether a model's file may contain code, which the workers execute.
+            progress: Called with the rows written so far and all rows.
             run: As in `RunRequest`: `hosts`, `python`, `num_gpus`, `memory_bytes`, `env`, `requirements`, ...
 
         Raises:
             ConfigError: The model cannot be sent, or options contradict each other.
-            CacheNotFound, EmptyCache: There is no source, or nothing in it.
+            CacheNotFound, EmptyCache: The source does not exist or is empty.
             CacheExists: The target has rows.
-            LoadNotResumed: It is of something else than this prediction.
-            LoadIncomplete, RowsLost, NodesMissing: Only a part of the source's rows is there.
+            LoadNotResumed: The target belongs to a different prediction or load.
+            LoadIncomplete, RowsLost, NodesMissing: Some of the source's rows are missing.
             PlacementError, LaunchError: The workers cannot be started.
-            RunFailed: The run did not succeed; says why, as when model and rows do not fit. What is written stays.
-            PredictionIncomplete: Not each row of the source has one in the target; says in which partitions.
+            RunFailed: The run did not succeed, for example because model and rows do not fit. Written rows stay.
+            PredictionIncomplete: Some rows of the source have no output; the message lists the partitions.
         """
         names = None if fields is None else tuple(fields)
         options = PredictionOptions(

@@ -1,4 +1,4 @@
-"""Where a run's code came from: the commit of the directory in which it was started, and versions here."""
+"""Records where a run's code came from: the git commit of its start directory, and versions on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARK_CHARS = 12
 
 
 def made_with(directory: Path) -> dict[str, str]:
-    """Return versions, and the commit where the directory is in a repository of git; "changed" is what is not in it."""
+    """Return versions, and the git commit of the directory, if any; "(changed)" marks uncommitted changes."""
     found = {"ignite_tf_magic": __version__, "python": platform.python_version()}
     if (commit := _commit(directory)) is not None:
         found["git"] = commit
@@ -32,7 +32,7 @@ def _commit(directory: Path) -> str | None:
 
 
 def _git(directory: Path, *words: str) -> str | None:
-    """Ask git without hooks and locks. Filters that the repository's settings name run, as with any `git status`."""
+    """Run git without hooks and locks. Filters in the repository's settings run, as with any `git status`."""
     argv = [
         "git",
         "--no-optional-locks",

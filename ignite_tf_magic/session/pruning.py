@@ -1,4 +1,4 @@
-"""Removes runs that have ended, with all that they have left: hosts first, which alone know what still lives."""
+"""Removes ended runs with all their files; starts with the hosts, since only they know what still lives."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session.liveness import why_it_may_live
 from ignite_tf_magic.session.run_index import RunIndex
 
-# What looks after a run's processes ends a moment after the run.
+# Reconcilers and other helpers of a run end a moment after it.
 _LAST_JOBS_S = 5.0
-# Parcels, agents and environments that no run here names stay for so long after their last use.
+# Bundles, agents and environments that no run here uses are kept this long after their last use.
 _UNUSED = timedelta(days=14)
 _POLL_S = 0.1
 _MAX_RECORD_BYTES = 64 << 20
@@ -45,11 +45,11 @@ _MAX_RECORD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A run that was, or would be, forgotten.
+    """A run that was, or would be, removed.
 
     Attributes:
-        ended_at: When it ended; for a run that only igfs knows, when its directory was made.
-        num_bytes: What its files in igfs held.
+        ended_at: When it ended. For a run that only igfs knows, when its directory was created.
+        num_bytes: Size of its files in igfs.
     """
 
     run_id: str
@@ -63,9 +63,9 @@ class Pruner:
     Args:
         volume: The cluster's file system.
         registry: The cluster's list of runs.
-        index: Where runs are found.
+        index: Finds runs.
         reach: How their hosts are reached.
-        report: Told what stays, and why.
+        report: Called with what is kept, and why.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Pruner:
         self._silent: set[str] = set()
 
     def prune(self, *, keep: int, older_than: timedelta | None = None, dry_run: bool = False) -> list[Pruned]:
-        """Remove all but the newest; gives those that were removed, oldest first.
+        """Remove all but the newest ended runs; returns the removed ones, oldest first.
 
-        Of a run that nobody answers for, nothing is removed before its hosts have said that nothing of it lives.
+        Removes nothing of a run without an owner until its hosts have confirmed that none of its processes lives.
 
         Args:
-            keep: So many of the newest stay, of this machine's runs and of others' each.
-            older_than: Only runs that ended longer ago are removed.
-            dry_run: Only tell what would be removed.
+            keep: Number of newest runs to keep, counted separately for this machine's runs and for others.
+            older_than: Remove only runs that ended at least this long ago.
+            dry_run: Remove nothing; only return the runs that would be removed.
         """
         listed = self._index.runs(include_ended=True)
         known = {run.id: run for run in listed}
@@ -115,7 +115,7 @@ class Pruner:
         return pruned
 
     def _but_the_newest(self, ended: dict[str, datetime], keep: int) -> list[str]:
-        """Return all runs but so many that ended last, of those of this machine and of others: these may be made up."""
+        """Return all but the `keep` newest of this machine's runs and of others, separately: others may be made up."""
         oldest_first = sorted(ended, key=lambda name: ended[name])
         chosen: set[str] = set()
         for is_own in (True, False):
@@ -124,7 +124,7 @@ class Pruner:
         return [name for name in oldest_first if name in chosen]
 
     def _tidy(self, known: Iterable[str]) -> None:
-        """Remove what runs of long ago have left on this machine and on hosts, and copies of runs that are gone."""
+        """Remove what old runs left on this machine and on hosts, and copies of runs that no longer exist."""
         here = HostRecord("this machine")
         hosts = [here, *(host for host in self._index.known_hosts() if self._can_ask(host))]
         with self._reach.visiting(hosts) as opened:
@@ -143,7 +143,7 @@ class Pruner:
                 shutil.rmtree(copy, ignore_errors=True)
 
     def _remove(self, run_id: str, info: RunInfo | None, *, dry_run: bool) -> str | None:
-        """Remove a run; gives why it had to stay instead."""
+        """Remove a run; return why it was kept, or None if it was removed."""
         if info is None:
             return None if dry_run else self._remove_without_record(run_id)
         try:
@@ -170,7 +170,7 @@ class Pruner:
         return None
 
     def _remove_without_record(self, run_id: str) -> str | None:
-        """Remove a run whose record is damaged, or of which only igfs knows; return why it had to stay instead."""
+        """Remove a run with a damaged record, or one that only igfs has; return why it was kept, or None."""
         if (self._reach.root / "runs" / run_id).is_dir():
             with self._reach.visiting([HostRecord("this machine")]) as (here,):
                 if living := _living(here, run_id):
@@ -182,7 +182,7 @@ class Pruner:
         return None
 
     def _close(self, run: Run) -> str | None:
-        """Write down that a lost run has ended: an interrupted removal is then gone on with, and nobody takes it up."""
+        """Record that a lost run has ended: an interrupted removal can then continue, and no process resumes it."""
         record = mark_stopped(run.record(), time.time())
         registry = self._registry.sealed(Seal.read(run.directory))
         try:
@@ -190,7 +190,7 @@ class Pruner:
                 registry.replace(stored, {**record.to_json(), "told": record.version})
         except RecordChanged:
             return "somebody has just gone on with it"
-        except RecordDamaged:  # or forged: nobody goes on by such a row, and it is removed with the rest
+        except RecordDamaged:  # or forged: no process follows such a row, and it is removed with the rest
             pass
         record.write(run.directory)
         return None
@@ -198,9 +198,9 @@ class Pruner:
     # Removing
 
     def _remove_from_hosts(self, run: Run) -> str | None:
-        """Remove a run's files on its hosts, but for those that cannot be reached; gives who has what lives.
+        """Remove a run's files from all reachable hosts; return which processes still live where, or None.
 
-        All hosts are asked before anything is removed on one of them: what goes on needs its files on the others.
+        Asks all hosts before it removes anything from one of them: live processes need their files on the others.
         """
         hosts = run.hosts()
         is_here = self._index.is_of_this_home(run)
@@ -224,15 +224,15 @@ class Pruner:
         return None
 
     def _can_ask(self, host: HostRecord) -> bool:
-        """Whether a host has not been silent before: it is not waited for again for each run."""
+        """Return whether a host has answered so far. A silent host is not asked again for each run."""
         return host.name not in self._silent
 
     def _remove_from_igfs(self, run_id: str) -> None:
-        with suppress(PathNotFound):  # it may never have written there
+        with suppress(PathNotFound):  # it may never have written to igfs
             self._volume.remove_directory((*RUNS, run_id), with_contents=True)
 
     def _only_in_igfs(self, known: Iterable[str]) -> dict[str, datetime]:
-        """Find ended runs of other machines that only their files tell of, and when these were made."""
+        """Find ended runs of other machines that only have files in igfs, and when their directories were created."""
         try:
             entries = [entry for page in self._volume.entries(RUNS) for entry in page]
         except PathNotFound:
@@ -244,7 +244,7 @@ class Pruner:
         }
 
     def _has_ended(self, name: str) -> bool:
-        """Tell whether a run has ended, as its record says that was copied when its output was."""
+        """Return whether a run has ended, according to the record that was copied to igfs with its output."""
         try:
             with self._volume.open_read((*RUNS, name, "run.json")) as reader:
                 data = bytearray(min(reader.node.size, _MAX_RECORD_BYTES))
@@ -259,7 +259,7 @@ def _changed_at(path: Path) -> datetime:
 
 
 def _living(host: Host, run_id: str) -> list[str]:
-    """Name what lives of a run on a host; it gets a moment to end."""
+    """Return the names of a run's live processes on a host, after waiting a moment for them to end."""
     deadline = time.monotonic() + _LAST_JOBS_S
     while True:
         living = [job.name for job in host.jobs_of(run_id) or () if not job.has_ended]
@@ -282,7 +282,7 @@ def _remove_when_quiet(host: Host, run_id: str) -> None:
 
 
 def _before_now(span: timedelta) -> datetime | None:
-    """Return the moment so long ago; None when there was none."""
+    """Return the moment this long ago; None if it is before the earliest date."""
     try:
         return datetime.now(timezone.utc) - span
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Makes TensorFlow know igfs:// and ignite://, in this process."""
+"""Registers igfs:// and ignite:// with TensorFlow and fsspec, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.tfplugin.registration import register_schemes
 
 
 class _Handlers:
-    """One handler for each scheme, made when first asked for: they keep connections."""
+    """The file system handler of each scheme. They are created on first use, because they keep connections."""
 
     def __init__(self) -> None:
         self._made: dict[str, FileSystem] = {}
@@ -38,8 +38,8 @@ _BY_STRATEGY = {
 def register() -> None:
     """Let TensorFlow read and write igfs:// files, and read caches at ignite://. A second call does nothing.
 
-    Imports TensorFlow. The workers of a run and notebooks after `%load_ext ignite_tf_magic` do this by themselves as
-    soon as TensorFlow is imported.
+    Imports TensorFlow. The workers of a run, and notebooks after `%load_ext ignite_tf_magic`, call this automatically
+    as soon as TensorFlow is imported.
 
     Raises:
         PluginUnavailable: The package was installed without a C compiler; the message says what to do.
@@ -55,7 +55,7 @@ def register() -> None:
 
 
 def register_or_warn() -> None:
-    """Register; where that is not possible, say so and go on: a script may not need these files."""
+    """Call `register`; if it is not possible, warn and continue, since a script may not need these files."""
     try:
         register()
     except PluginUnavailable as error:
@@ -63,7 +63,7 @@ def register_or_warn() -> None:
 
 
 def prepare_tensorflow() -> None:
-    """Prepare a task's TensorFlow, which has just been imported: files of ours, and servers that the task drives."""
+    """Prepare a task's TensorFlow just after its import: file schemes, and the servers that the task drives."""
     register_or_warn()
     if prepare := _BY_STRATEGY.get(os.environ.get("IGNITE_TF_STRATEGY", "")):
         call_named(prepare)
@@ -72,13 +72,13 @@ def prepare_tensorflow() -> None:
 
 
 def register_fsspec() -> None:
-    """Let fsspec know igfs:// also where this package was not installed but found, as in a worker."""
+    """Register igfs:// with fsspec. Needed where this package is importable but not installed, as in a worker."""
     import fsspec
 
     fsspec.register_implementation("igfs", "ignite_tf_magic.igfs.filesystem.IgfsFileSystem", clobber=True)
 
 
 def register_on_import() -> None:
-    """Register with TensorFlow and fsspec as soon as they have been imported, or now when they have been."""
+    """Register with TensorFlow and fsspec as soon as they are imported, or at once if they already are."""
     after_import("tensorflow", register_or_warn)
     after_import("fsspec", register_fsspec)

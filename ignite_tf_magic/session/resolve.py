@@ -1,4 +1,4 @@
-"""From the configuration to what it means: which cluster, which hosts, and the way to them."""
+"""Derives from the configuration which cluster and hosts are used, and how they are reached."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def configuration(path: Path | None, via: str | None) -> Config:
     """Read the configuration.
 
     Args:
-        path: A file like ignite-tf.toml, or Ignite's Spring XML; None looks for the first.
-        via: SSH host to go through, instead of the configured one.
+        path: A file like ignite-tf.toml, or Ignite's Spring XML; None searches for ignite-tf.toml.
+        via: SSH host to connect through, instead of the configured one.
 
     Raises:
-        ConfigError: The file cannot be read, or says what it cannot mean.
+        ConfigError: The file cannot be read, or contains an invalid value.
     """
     found = read_config() if path is None else load_config_file(path)
     return found if via is None else replace(found, ssh=replace(found.ssh, via=via))
 
 
 def named_cluster(config: Config) -> ConnectOptions | None:
-    """Return the configured cluster, else the one with a node on the SSH host that all goes through, else None."""
+    """Return the configured cluster, else the one with a node on the configured SSH host, else None."""
     options = config.cluster or (ConnectOptions() if config.ssh.via else None)
     return None if options is None else through(config, options)
 
 
 def through(config: Config, options: ConnectOptions) -> ConnectOptions:
-    """Have a cluster reached through the SSH host that the configuration names, if it does."""
+    """Route connections to a cluster through the configured SSH host, if there is one."""
     if config.ssh.via is None:
         return options
     reach = reach_of(config)
@@ -50,7 +50,7 @@ def through(config: Config, options: ConnectOptions) -> ConnectOptions:
 
 
 def reach_of(config: Config) -> Reach:
-    """Say how hosts are reached."""
+    """Return how hosts are reached, according to the configuration."""
     options = config.ssh
     ssh = SshOptions(
         config_file=None if options.config is None else str(options.config),
@@ -64,9 +64,9 @@ def reach_of(config: Config) -> Reach:
 
 
 def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reach | None = None) -> RunIndex:
-    """Return the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
+    """Return the index of runs, with those in the registry of the given cluster, else of the configured one.
 
-    An embedded cluster is not asked: its runs are all of this machine.
+    The registry of an embedded cluster is not asked: all of its runs belong to this machine.
     """
     chosen = named_cluster(config) if cluster is None else through(config, cluster)
     is_embedded = chosen is not None and set(chosen.endpoints) <= set(embedded_endpoints())
@@ -76,5 +76,5 @@ def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reac
 
 
 def runs_dir() -> Path:
-    """Where the directories of this user's runs are."""
+    """Return the directory that contains this user's runs."""
     return state_dir() / "runs"

@@ -1,4 +1,4 @@
-"""What it takes to start a run again that has ended: its script, its arguments, its cache, as they were."""
+"""Collects what is needed to restart an ended run: its script, its arguments and its cache, unchanged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _POLL_S = 0.1
 def plan_to_resume(
     run: Run, registry: Registry, options: ConnectOptions, *, is_of_this_home: bool
 ) -> RunPlan:
-    """Collect what a run needs to be started again from its checkpoints.
+    """Collect what is needed to restart a run from its checkpoints.
 
     Raises:
-        ConfigError: It has not ended, or has succeeded, or may live; or what it needs is not to be had any more; or
-            only the registry, where anybody may write, tells of it.
+        ConfigError: The run has not ended, has succeeded or may live; or something that it needs no longer exists; or
+            only the registry knows it, and any client of the cluster can write there.
     """
     if not run.directory.is_verified:
         raise ConfigError(
@@ -69,7 +69,7 @@ def plan_to_resume(
 
 
 def _has_come_to_rest(run: Run) -> bool:
-    """Wait for the last processes of a run that has ended, or whose owner has: they end a moment after it."""
+    """Wait for a run's last processes, which end a moment after the run or its owner. Return whether they ended."""
     deadline = time.monotonic() + _LAST_JOBS_S
     while not run.is_over():
         if time.monotonic() > deadline:
@@ -79,7 +79,7 @@ def _has_come_to_rest(run: Run) -> bool:
 
 
 def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
-    """Collect what a run that its owner has left needs to go on; its hosts have all that its workers need."""
+    """Collect what a run needs to continue after its owner exited. The hosts have all that its workers need."""
     return RunPlan(
         spec=record.spec,
         plan=Plan((), record.hosts, record.owners, record.topology),
@@ -90,27 +90,27 @@ def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
 
 
 def directory_to_resume(run: Run, runs_dir: Path) -> RunDirectory:
-    """Return the run's directory here, made for one that another machine has started, ready for another owner."""
+    """Return the run's directory on this machine, ready for a new owner; create it for another machine's run."""
     directory = RunDirectory(runs_dir / run.id)
     make_private(directory.files)
     directory.stop_request.unlink(missing_ok=True)
-    # Its hosts' reconcilers wrote with the key; this process owns the run from now on.
+    # The hosts' reconcilers signed with the key. From now on this process owns the run.
     for known in (directory, run.directory):
         known.seal_key.unlink(missing_ok=True)
     return directory
 
 
 def forget_stop(run: Run, registry: Registry) -> None:
-    """Take back, wherever it was left, that the run was to be stopped."""
+    """Withdraw the stop request of a run, in the registry and on all hosts."""
     registry.request(run.id, stop=False)
     with run.reach.visiting(run.hosts()) as opened:
         call_all(opened, lambda host: host.take_back_stop(run.id))
 
 
 def _as_submitted(run: Run) -> RunRecord:
-    """Return the run's record, but what it executes, and where, as this machine has handed it over.
+    """Return the run's record, with code, hosts and topology as this machine submitted them.
 
-    Its hosts have the run's key, and one of them may be another's by now.
+    The hosts have the run's key, so another user of a host might have changed these.
     """
     record, path = run.record(), run.directory.submitted
     if not path.exists():
@@ -120,7 +120,7 @@ def _as_submitted(run: Run) -> RunRecord:
 
 
 def _check_job(run: Run) -> None:
-    """Refuse a run whose directory of files no host has any more."""
+    """Raise ConfigError if a host that the run uses no longer has the job's directory."""
     record = run.record()
     digest = record.spec.job_parcel
     if digest is None:

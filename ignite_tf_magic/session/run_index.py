@@ -1,7 +1,7 @@
-"""All runs that can be seen from here: of this machine, of the cluster's registry, of hosts asked over SSH.
+"""Lists and finds all visible runs: of this machine, of the cluster's registry, and of hosts asked over SSH.
 
-What this machine's directories and the registry say is at hand at once. Hosts are asked over SSH only when no node of
-Ignite answers: their directories are the truth of which the registry is an index.
+This machine's directories and the registry answer at once. Hosts are asked over SSH only if no Ignite node answers.
+The directories on the hosts are authoritative; the registry is only an index of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.registry.registry import RegistryEntry
     from ignite_tf_magic.settings.options import ConnectOptions, HostOptions
 
-# A listing does not wait long for a cluster that does not answer.
+# Short: a listing must not wait long for a cluster that does not answer.
 _CONNECT_S = 2.0
 _KNOWN_HOSTS = "hosts.json"
 _LOST_IS_SHOWN = timedelta(days=1)
@@ -43,11 +43,11 @@ _LOST_IS_SHOWN = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Runs, oldest first. Iterating gives the runs.
+    """Runs, oldest first. Iteration yields the runs.
 
     Attributes:
-        warnings: Why runs may be missing.
-        unreadable: Runs of this machine whose record is damaged, by their directories.
+        warnings: Reasons why runs may be missing.
+        unreadable: Directories of this machine's runs whose record is damaged.
     """
 
     runs: tuple[RunInfo, ...]
@@ -65,10 +65,10 @@ class RunIndex:
     """Lists and finds runs.
 
     Args:
-        state_dir: This package's state on this machine.
+        state_dir: This package's state directory on this machine.
         reach: How hosts are reached.
-        cluster: Where the registry is; None when no cluster is configured or runs here.
-        configured: Hosts of the configuration, asked over SSH while Ignite is down.
+        cluster: Cluster with the registry; None if no cluster is configured or runs here.
+        configured: Configured hosts, which are asked over SSH while Ignite is down.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class RunIndex:
 
     @property
     def registry(self) -> Callable[..., Registry] | None:
-        """A way to the cluster's registry, which may be given a run's key; who calls it closes what it gives."""
+        """A function that opens the registry, or None without a cluster.
+
+        It optionally takes a run's key. The caller closes the result.
+        """
         if self._cluster is None:
             return None
         return partial(Registry, partial(connect_to_most, self._cluster), patience_s=_CONNECT_S)
@@ -97,7 +100,7 @@ class RunIndex:
         native = {info.id: info for info in readable}
         others, warnings = self._others()
         infos = {info.id: info for info in others}
-        # Of a detached run this machine is one of several hosts, and others may go on without it.
+        # This machine is only one of the hosts of a detached run. The run may continue on the others.
         infos |= {
             name: info
             for name, info in native.items()
@@ -110,12 +113,12 @@ class RunIndex:
         return Listed(tuple(runs), warnings, damaged)
 
     def find(self, run_id: str) -> Run:
-        """Find a run by its id, or by the beginning of it or of its name.
+        """Return the run with this ID, or whose ID or name starts with it.
 
-        The run of that id counts before those that begin so, and one that goes on before those that have ended.
+        An exact ID takes precedence over beginnings, and a live run takes precedence over ended ones.
 
         Raises:
-            RunNotFound: No id begins so, or several do; the error lists them.
+            RunNotFound: No run matches, or several do; the error lists them.
             RecordDamaged: The run's record cannot be read.
         """
         readable, unreadable = read_runs(self._runs_dir)
@@ -130,7 +133,7 @@ class RunIndex:
         if chosen in own:
             return self._native(chosen)
         if chosen is None and run_id and self.registry is not None and not warnings:
-            records, warnings = self._over_ssh()  # the registry may not have been told of it yet
+            records, warnings = self._over_ssh()  # the registry may not have it yet
             chosen = resolve_prefix(_going_on(records), run_id)
         if chosen is None:
             for path in unreadable:
@@ -140,7 +143,7 @@ class RunIndex:
         return self._elsewhere(records[chosen][0])
 
     def _native(self, run_id: str) -> Run:
-        """Return a run of this machine; a detached one is judged by all its hosts, of which this machine is one."""
+        """Return a run of this machine. The state of a detached run with several hosts is that on all of them."""
         run = local_run(RunDirectory(self._runs_dir / run_id), self._reach)
         record = run.record()
         if not record.detached or len(record.hosts) == 1 or self.registry is None:
@@ -150,7 +153,7 @@ class RunIndex:
     def _elsewhere(self, record: RunRecord) -> Run:
         directory = seen_directory(self._state_dir, record.run_id)
         is_new = not directory.record.exists() or RunRecord.read(directory).version < record.version
-        # Where the run's key is, the record is ours; it is brought up to date by what is sealed with that.
+        # If the run's key is here, the record is ours. Then only signed records may update it.
         if is_new and Seal.read(directory) is None:
             record.write(directory)
         return Run(directory, RemoteRun(directory, self._reach, self.registry), self._reach)
@@ -165,7 +168,7 @@ class RunIndex:
         return infos, warnings
 
     def _records(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
-        """Return all records that are not of this machine alone, and whether somebody answers for each run."""
+        """Return the records that the cluster or the hosts know, and for each run whether it has a live owner."""
         if self.registry is None:
             return {}, ()
         try:
@@ -184,7 +187,7 @@ class RunIndex:
         return records, tuple(warnings)
 
     def _checked(self, entry: RegistryEntry, warnings: list[str]) -> RunRecord | None:
-        """Read a record of the registry; where the run's key is here and does not fit, take the record that is here."""
+        """Read a registry record; return the local one if the run's key is here and the signature is wrong."""
         run_id = str(entry.record["run_id"])
         if not is_directory_name(run_id):
             warnings.append(f"{run_id!r} in cache {CACHE} cannot be the id of a run")
@@ -201,7 +204,7 @@ class RunIndex:
         return record
 
     def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
-        """Ask hosts that are configured or that earlier runs had; of each run the newest record counts."""
+        """Ask hosts that are configured or were used by earlier runs; keep the newest record of each run."""
         with ExitStack() as opened:
             hosts = [opened.enter_context(self._reach.open(host)) for host in self.known_hosts()]
             answers = call_all(hosts, Host.list_runs)
@@ -219,7 +222,7 @@ class RunIndex:
         return records, tuple(warnings)
 
     def known_hosts(self) -> list[HostRecord]:
-        """List the other machines that are configured, or that runs of this cluster had."""
+        """List the other machines that are configured or were used by runs of this cluster."""
         configured = [
             HostRecord(each.name, ssh=each.ssh or each.name, root=each.root)
             for each in self._configured
@@ -227,29 +230,29 @@ class RunIndex:
         ]
         known = {host.ssh: host for host in configured}
         for name, ssh, _ in self._remembered().get(self._cluster_name, []):
-            # Rows of the registry told of them: where our files lie is not theirs to say.
+            # These hosts come from registry rows, which must not decide where our files are.
             known.setdefault(ssh, HostRecord(name, ssh=ssh, root=self._reach.roots.get(ssh)))
         return list(known.values())
 
     @property
     def _cluster_name(self) -> str:
-        """Name the cluster in use by its nodes: hosts of another one are none of its runs' business."""
+        """The nodes of the cluster in use, as a key that keeps the hosts of different clusters apart."""
         return ",".join(sorted(map(str, self._cluster.endpoints))) if self._cluster else ""
 
     def _remembered(self) -> dict[str, list[tuple[str, str, str | None]]]:
-        """Read the hosts that earlier runs had, by cluster."""
+        """Read the hosts of earlier runs, by cluster."""
         try:
             content = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
         except (OSError, ValueError):
             return {}
-        # Until lately all clusters' hosts were in one list.
+        # Earlier versions kept the hosts of all clusters in one list.
         by_cluster = content if isinstance(content, dict) else {self._cluster_name: content}
         return {
             cluster: [(name, ssh, root) for name, ssh, root in rows] for cluster, rows in by_cluster.items()
         }
 
     def _remember(self, records: Iterable[RunRecord]) -> None:
-        """Keep the names of hosts for the day when Ignite does not tell them."""
+        """Store the hosts of these runs, to find them when Ignite does not answer."""
         hosts = {
             host.ssh: host
             for record in records
@@ -261,17 +264,17 @@ class RunIndex:
             write_private(self._state_dir / _KNOWN_HOSTS, json.dumps({**before, self._cluster_name: rows}))
 
     def is_verified(self, run_id: str) -> bool:
-        """Whether this machine has written itself what it knows of a run, or has its key."""
+        """Return whether this machine wrote its data about a run itself, or has the run's key."""
         own, seen = self._runs_dir / run_id, self._state_dir / SEEN / run_id
         return own.exists() or Seal.read(RunDirectory(seen)) is not None
 
     def is_of_this_home(self, run: Run) -> bool:
-        """Whether the run's own directory is among those of this user here, not a copy of another machine's."""
+        """Return whether the run's own directory is one of this user's here, not a copy from another machine."""
         return run.directory.path.parent == self._runs_dir
 
 
 def damaged_words(path: Path) -> str:
-    """Say of a run's directory that its record is damaged, and what to do."""
+    """Return a message that the record in a run's directory is damaged, and what to do."""
     return (
         f"the record of run {path.name} cannot be read ({RunDirectory(path).record}); its output lies beside it. "
         "To remove the run when nothing of it lives: ignite-tf prune"
@@ -296,14 +299,14 @@ def _is_lost(info: RunInfo) -> bool:
 
 
 def is_live(info: RunInfo, now: datetime) -> bool:
-    """Whether a listing of what goes on shows the run; a lost one is shown until it is stopped, for a day."""
+    """Return whether a listing of live runs shows the run. A lost run is shown for a day, or until it is stopped."""
     if _is_lost(info):
         return now - _last_sign(info) < _LOST_IS_SHOWN
     return not info.state.has_ended
 
 
 def _last_sign(info: RunInfo) -> datetime:
-    """Tell when something of a lost run was last written here, else when it was started."""
+    """Return when this machine last saw anything of a lost run, or when it was started."""
     return max(info.started_at, info.seen_at or info.started_at)
 
 

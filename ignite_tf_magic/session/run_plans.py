@@ -1,4 +1,4 @@
-"""From what a person asks for to what a run is: which worker reads what, where."""
+"""Turns a user's request into the plan of a run: which worker reads which partitions, on which host."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ignite_tf_magic.settings.options import (
     working_directory,
 )
 
-# What workers do when they have imported a module: it then knows igfs://.
+# Functions that workers call after a module was imported. They register igfs://, seed random numbers, or add hooks.
 _AFTER_IMPORT = {
     "random": "ignite_tf_magic.training.seeding:seed_random",
     "numpy": "ignite_tf_magic.training.seeding:seed_numpy",
@@ -56,7 +56,7 @@ _AFTER_IMPORT = {
 }
 COMMUNICATION = ("auto", "ring", "nccl")
 _PUSHED = "ignite_tf_magic.session.run_values:pushed"
-# Where workers run when none can beside the data.
+# The host of the workers if none can run beside the data.
 _HERE = HostRecord("localhost", python=sys.executable)
 _TAG = re.compile(r"[\w.:=@+/-]{1,64}")
 _MOST_NOTE_CHARS = 2000
@@ -65,30 +65,33 @@ _NOT_PACKED = "this package was not packed for other machines when the run start
 
 @dataclass(frozen=True, slots=True)
 class RunRequest(RunOptions):
-    """What to run, on what, with how many workers.
+    """A request for a run: what to run, on which cache, with how many workers.
 
     Attributes:
         cache: Name of the cache that is read, or of its SQL table.
-        script: Source of the script that every worker runs; empty when there is a command.
+        script: Source of the script that every worker runs; empty if there is a command.
         job_dir: Directory or archive that the command needs.
-        include: Patterns of links in it that lead out; what they lead to is shipped.
-        name: What the run's id says behind its mark; the cache's name by default.
-        max_restarts: So many failures in a row lead to a restart; None takes the configured number.
-        on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
-        requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
-            once on each host by uv or pip on `python`, and used again for the same words.
-        wheels: Directory with all wheels for that, where hosts are to ask no package index.
-        push: Variables that the script finds, by name; see `values` for what they may be.
-        stop_on_nan: Whether a training whose loss is not a number any more fails, instead of going on.
-        wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
-        detach: Whether the run's hosts answer for it, so that it outlives this process. It then needs no `survives_s`.
+        include: Patterns of links in `job_dir` that point outside it; the targets of matching links are shipped.
+        name: The part of the run's ID after its mark; the cache's name by default.
+        max_restarts: Number of failures in a row after which the run is still restarted; None takes the configured
+            number.
+        on_rebalance: Reaction to a change of the cache's primary owners; None takes the configured one.
+        requirements: Requirements file for the workers' interpreter. Each host builds a virtual environment from it
+            once, with uv or pip on top of `python`, and reuses it for the same requirements.
+        wheels: Directory with all wheels for `requirements`, for hosts that must not use a package index.
+        push: Variables that the script finds, by name; see `values` for the supported types.
+        stop_on_nan: Whether a training fails when its loss becomes NaN, instead of continuing.
+        wait: Whether the run is queued for GPUs and ports that other runs hold; otherwise it is refused.
+        detach: Whether the run's hosts supervise it, so that it outlives this process. It then needs no `survives_s`.
         strategy: "auto", or how the run's tasks work together: "sync", "async", "standalone" or "between". Automatic is
-            "between" for arguments with its templates, as {ps_hosts}, else "async" with parameter servers, else "sync".
-        communication: How tensors go from worker to worker where all take each step together: "ring", "nccl" between
-            GPUs, or "auto", which is TensorFlow's choice.
-        env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
-        warm_s: For how long the run's hosts keep processes with TensorFlow ready when it has ended, for the next run of
-            this process, unless the configuration says so; 0 keeps none. Not of a run that was detached.
+            "between" for arguments with its templates, such as {ps_hosts}, else "async" with parameter servers, else
+            "sync".
+        communication: How tensors travel between workers that take each step together: "ring", "nccl" between GPUs, or
+            "auto", which lets TensorFlow choose.
+        env: Additional environment variables of the workers. The run's record contains them and others can read it, so
+            they must not be secrets.
+        warm_s: How long, in seconds, the run's hosts keep processes with TensorFlow ready after the run, for the next
+            run of this process; 0 keeps none. The configuration takes precedence. Detached runs keep none.
     """
 
     cache: str
@@ -114,15 +117,15 @@ class RunRequest(RunOptions):
 def plan_run(
     client: Client, options: ConnectOptions, config: Config, request: RunRequest, reach: Reach
 ) -> RunPlan:
-    """Decide all that a run needs to start, for which the rows of its cache are counted.
+    """Decide everything that a run needs to start; counts the rows of its cache.
 
     Raises:
-        ScriptError: The script is not Python.
-        ConfigError: Options contradict each other, or a node's host cannot be told.
+        ScriptError: The script is not valid Python.
+        ConfigError: Options contradict each other, or the host of a node cannot be determined.
         CacheNotFound: There is no such cache.
         CacheNameError: Several caches have SQL tables of that name.
-        LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
-        PlacementError: The workers cannot be spread so.
+        LoadIncomplete, RowsLost, NodesMissing: Some of the cache's rows are missing.
+        PlacementError: The workers cannot be placed as requested.
         NoRoom: The hosts have too few free GPUs or ports, or too little memory, and the run was not to wait.
         ParcelError: The job's directory cannot be packed.
     """
@@ -163,31 +166,31 @@ def plan_run(
 
 
 def _cache_meant(client: Client, name: str) -> str:
-    """Return the name of the cache that is meant by its own or its SQL table's name.
+    """Return the name of the cache that has this name or a SQL table of this name.
 
     Raises:
         CacheNameError: Several caches have tables of that name.
     """
     try:
         return client.find_cache(name).name
-    except CacheNotFound:  # who counts its rows knows whether nodes are missing that have it
+    except CacheNotFound:  # `count_cache` finds out whether nodes that hold it are missing
         return name
 
 
 def with_environments(
     run: RunPlan, request: RunRequest, reach: Reach, report: Callable[[str], None]
 ) -> RunPlan:
-    """Have the environments of a run built where it may run, unless they are there; blocks until then.
+    """Build the environments of a run on the hosts where it may run, unless they exist; blocks until they are ready.
 
     Raises:
         ConfigError: The requirements cannot be read.
-        EnvironmentFailed: A host cannot be given its environment.
+        EnvironmentFailed: The environment cannot be built on a host.
     """
     if request.requirements is None:
         return run
     requirements = read_requirements(request.requirements, request.wheels)
     hosts = [host for host in run.plan.hosts if host.name not in run.plan.unusable]
-    if not request.detach:  # else every host answers for the run
+    if not request.detach:  # every host of a detached run may supervise it
         hosts = [host for host in hosts if host.name in (request.hosts or (host.name,))]
     ready = prepare_environments(hosts, requirements, reach, report, python=run.spec.python)
     known = {host.name: host for host in (*run.plan.hosts, *ready)}
@@ -198,10 +201,10 @@ def with_environments(
 def plan_again(
     client: Client, options: ConnectOptions, config: Config, record: RunRecord, reports: Reports, reach: Reach
 ) -> Plan:
-    """Find places for another generation of a run that this process owns.
+    """Place another generation of a run that this process owns.
 
     Raises:
-        NoRoom: There are none now.
+        NoRoom: There is no room at present.
     """
     spec, told = record.spec, told_capacities(reports)
     check_capacity(client, record, told)
@@ -227,7 +230,10 @@ def _facts(
     known: Mapping[str, HostRecord] = MappingProxyType({}),
     told: Mapping[str, Capacity] = MappingProxyType({}),
 ) -> LaunchFacts:
-    """Ask hosts what a launch has to know of them, but for what those that an earlier one knows have told."""
+    """Ask hosts for the facts that a launch needs.
+
+    Hosts in `known`, those of an earlier launch, are not asked for their capacities; `told` contains these.
+    """
 
     def equipped(host: HostRecord) -> HostRecord:
         return replace(host, environment=known[host.name].environment if host.name in known else None)
@@ -236,14 +242,14 @@ def _facts(
     facts = LaunchFacts(
         cache,
         by_node={node: equipped(host) for node, host in named.items()},
-        # Workers do not go through an ssh host to the cluster: where that is needed, none can run here.
+        # Workers do not connect to the cluster through an SSH host. If one is needed, no worker can run here.
         fallback=equipped(_HERE) if config.ssh.via is None else None,
         here=equipped(_HERE),
         draw=random.random(),  # noqa: S311 - which host is no secret
     )
     asked = facts.candidates(spec)
     if known and spec.package is None:
-        # It began on this machine alone, and its workers elsewhere would need the package.
+        # The run started on this machine alone. Workers on other machines would need the package.
         unusable = {host.name: _NOT_PACKED for host in asked if host.ssh is not None}
     else:
         unusable = unusable_hosts(asked, reach)
@@ -292,10 +298,10 @@ def _told_to_workers(request: RunRequest) -> dict[str, str]:
 
 
 def _with_tunnel(request: RunRequest, strategy: Strategy) -> RunRequest:
-    """Return the request of a run whose bytes this process carries.
+    """Return the request of a run whose network traffic this process carries.
 
     Raises:
-        ConfigError: It asks for what cannot be had so.
+        ConfigError: The request has options that exclude a tunnel.
     """
     if request.detach:
         raise ConfigError(
@@ -346,7 +352,7 @@ def _check_words(request: RunRequest) -> None:
 
 
 def _interpreter(python: str | None) -> str | None:
-    """Make a relative path one of this machine; a name is looked for in each host's PATH, any other path there."""
+    """Make a relative path absolute on this machine. Hosts resolve names, by their PATH, and all other paths."""
     if python is None or python.startswith("~") or Path(python).name == python:
         return python
     return str(working_directory() / python)

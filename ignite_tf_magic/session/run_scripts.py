@@ -1,4 +1,4 @@
-"""The script that a run executes: read from a file, and as it was sent."""
+"""Reads scripts: from a file before they are sent, and from a run as they were sent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CODING = re.compile(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+", re.ASCII)  # PEP
 
 
 def read_source(path: Path) -> str:
-    """Read Python source as Python does; a coding line then says UTF-8, in which scripts are sent.
+    """Read Python source as Python does. A coding line is changed to UTF-8, the encoding in which scripts are sent.
 
     Raises:
         OSError: The file cannot be read.
-        UnicodeDecodeError, SyntaxError: It is not text in the encoding that it names.
+        UnicodeDecodeError, SyntaxError: The file is not text in the encoding that it declares.
     """
     with tokenize.open(path) as file:
         lines = file.read().split("\n")
@@ -29,10 +29,10 @@ def read_source(path: Path) -> str:
 
 
 def read_script(run: Run) -> str:
-    """Read the source of a run's script, here or on one of its hosts.
+    """Read the source of a run's script, here or from one of its hosts.
 
     Raises:
-        ConfigError: It executes a command and has none, or no host has it any more.
+        ConfigError: The run executes a command and has no script, or no host still has the script.
     """
     record = run.record()
     if record.spec.command:

@@ -1,6 +1,6 @@
-"""What goes into a run from a notebook and comes out of it: variables, a result, models. They travel by igfs.
+"""Values that travel through igfs between a notebook and a run: variables, a result, models.
 
-Everything is in formats that run no code when they are read: see `values`.
+All formats are read without executing code; see `values`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ignite_tf_magic.training.task import task
 from ignite_tf_magic.training.untrusted_models import check_model, check_weights, keras_version
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
-_MODEL = "ignite_tf_model"  # the name of one, in its place
+_MODEL = "ignite_tf_model"  # attribute that holds a model's name, in the model's place
 _KEPT = "result.pickle"
 _MODELS = "model"
 _PART_BYTES = 4 << 20
@@ -34,34 +34,35 @@ _PART_BYTES = 4 << 20
 
 
 def result(value: Any) -> None:
-    """Return a value to whoever started the run that this process is a worker of: there it is `RUN.result`.
+    """Return a value to the process that started this worker's run; there it is `RUN.result`.
 
-    Models of Keras, what their `fit` returns, numbers, texts, arrays, tables, and containers of these, up to 256 MiB
-    beside the models. The last one passed counts, of the first worker alone. Outside of a run it is only checked.
+    Accepts Keras models, what their `fit` returns, numbers, strings, arrays, tables, and containers of these, up to
+    256 MiB in addition to the models. Only the first worker's value is kept, and only its last one. Outside of a run
+    the value is only checked.
 
     Raises:
-        ConfigError: The value has no safe form, or is too large.
+        ConfigError: The value has no safe serialized form, or is too large.
     """
     models: list[Any] = []
     data = encode({"result": _without_models(value, models)})
     run_id = os.environ.get("IGNITE_TF_RUN_ID")
     if run_id and task().is_chief:
         for model in models:
-            leave_model(model)  # two workers would write one file
+            leave_model(model)  # only the chief: two workers would write the same file
         with Volume(cluster_of) as volume:
             _put(volume, run_id, _RESULT, data)
 
 
 def give(value: Any) -> None:
-    """Return what a function has returned that `ignite_tf_magic.run` has sent; what cannot be is kept in a file.
+    """Return the result of a function that `ignite_tf_magic.run` sent; save it to a file if it cannot be returned.
 
     Raises:
-        ConfigError: As `result`; it says where the file lies.
+        ConfigError: As `result`; the message contains the path of the file.
     """
     try:
         result(value)
     except ConfigError as error:
-        import cloudpickle  # which a script's interpreter need not have
+        import cloudpickle  # a script's interpreter may not have it
 
         path = Path(os.environ.get("IGNITE_TF_RUN_DIR", ".")) / _KEPT
         try:
@@ -77,7 +78,7 @@ def give(value: Any) -> None:
 
 
 def _without_models(value: Any, models: list[Any]) -> Any:
-    """Return a value with the names of models in their places, and the numbers of what `fit` returns."""
+    """Replace models in a value by their names, and `History` objects by their numbers. Collects the models."""
     if _is_of_keras_class(value, "Model"):
         models.append(value)
         return SimpleNamespace(**{_MODEL: value.name})
@@ -91,7 +92,7 @@ def _without_models(value: Any, models: list[Any]) -> Any:
 
 
 def _with_models(value: Any, load: Callable[[str], Any]) -> Any:
-    """Return a value with models in the places of their names."""
+    """Replace names of models in a value by the loaded models."""
     if isinstance(value, SimpleNamespace) and vars(value).keys() == {_MODEL}:
         return load(getattr(value, _MODEL))
     if type(value) in (list, tuple):
@@ -107,27 +108,27 @@ def _is_of_keras_class(value: Any, name: str) -> bool:
 
 
 def pushed() -> dict[str, Any]:
-    """Read the variables that were sent along with the run that this process is a worker of."""
+    """Read the variables that were pushed to the run of this worker."""
     run_id = os.environ["IGNITE_TF_RUN_ID"]
     with Volume(cluster_of) as volume:
         return decode(_get(volume, ("runs", run_id, _INPUTS)))
 
 
-# For who has started it
+# In the process that started the run
 
 
 def push(options: ConnectOptions, run_id: str, data: bytes) -> None:
-    """Leave variables, as `values.encode` wrote them, for the workers of a run that is about to start."""
+    """Store variables, serialized by `values.encode`, for the workers of a run that is about to start."""
     with Volume(lambda: options) as volume:
         _put(volume, run_id, _INPUTS, data)
 
 
 def read_result(options: ConnectOptions, run_id: str) -> Any:
-    """Read what a run's script has given by `result`.
+    """Read the value that a run's script passed to `result`.
 
     Raises:
-        PathNotFound: It has given nothing yet.
-        ConfigError: What is there is damaged.
+        PathNotFound: There is no result yet.
+        ConfigError: The stored result is damaged.
     """
     with Volume(lambda: options) as volume:
         try:
@@ -136,13 +137,13 @@ def read_result(options: ConnectOptions, run_id: str) -> Any:
             raise PathNotFound(
                 f"run {run_id} has given no result; a script gives one with ignite_tf_magic.result(value)"
             ) from None
-    # Earlier versions noted a model by itself.
+    # Earlier versions stored a model's name in a field of its own.
     value = SimpleNamespace(**{_MODEL: found["model"]}) if "model" in found else found["result"]
     return _with_models(value, lambda name: load_model(options, run_id, name))
 
 
 def list_models(volume: Volume, run_id: str) -> dict[str, tuple[int, str]]:
-    """List the models that a run has left, by name: when each was written, in ns since 1970, and in which form."""
+    """Return the models that a run saved, by name: time of writing in ns since 1970, and file suffix."""
     try:
         entries = [entry for page in volume.entries(("runs", run_id, _MODELS)) for entry in page]
     except PathNotFound:
@@ -165,19 +166,20 @@ def load_model(
     trust: bool = False,
     **given: Any,
 ) -> Any:
-    """Load a model that a run's `fit` has left, with Keras 3 or tf_keras, whichever it is of.
+    """Load a model that a run's `fit` saved, with the Keras that wrote it: Keras 3 or tf_keras.
 
     Args:
         options: The cluster.
         run_id: The run.
-        name: Its name in Keras; None is the last one that was trained.
-        into: A model that takes the weights, where there is no more than these.
-        trust: Whether a model may bring code, which is then run. Whoever writes into the cluster writes models, too.
-        given: Arguments of Keras' own `load_model`, as `custom_objects`.
+        name: The model's name in Keras; None is the last one that was trained.
+        into: A model that takes the weights, required if only weights were saved.
+        trust: Whether a model may contain code, which is then executed. Any user who can write to the cluster can also
+            write models.
+        given: Arguments of Keras' own `load_model`, such as `custom_objects`.
 
     Raises:
         PathNotFound: There is no such model.
-        ConfigError: There are only weights, and no model for them was given; or the model is not known to run no code.
+        ConfigError: Only weights were saved and `into` is missing, or the model may run code.
     """
     with Volume(lambda: options) as volume, tempfile.TemporaryDirectory() as folder:
         known = list_models(volume, run_id)
@@ -203,7 +205,7 @@ def load_model(
 
 
 def _check(path: Path, what: str, keras: Any, given: Mapping[str, Any]) -> None:
-    """Refuse a model that may run code when it is loaded."""
+    """Raise ConfigError if a model may run code when it is loaded."""
     try:
         if keras is None:
             check_weights(path)
@@ -234,7 +236,7 @@ def _with_weights(model: Any, path: Path, what: str) -> Any:
 
 
 def _keras_of(path: Path) -> Any:
-    """Import the Keras that has written a file."""
+    """Import the version of Keras that wrote a file."""
     if keras_version(path).startswith("2"):
         import tf_keras
 

@@ -1,4 +1,4 @@
-"""Hands a run over to its own hosts: each gets a reconciler, which goes by the registry from then on."""
+"""Hands a run over to its own hosts: each gets a reconciler, which then follows the registry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ignite_tf_magic.settings.options import Endpoint
 
 _JOB = "reconciler"
 _NOTHING = "Nothing of it is left"
-_TAKEN_OVER_S = 60.0  # of a busy host, or one whose Python lies on another machine's disk
+_TAKEN_OVER_S = 60.0  # generous, for a busy host, or one whose Python is on a network disk
 _TAKEN_BACK_S = 5.0
 _POLL_S, _ASK_AGAIN_S = 0.05, 0.5
 
@@ -52,12 +52,12 @@ def submit(
     scale: float,
     prepare: Callable[[str], None] = lambda _: None,
 ) -> Run:
-    """Start a run that its own hosts answer for; returns when one of them does.
+    """Start a run that its own hosts supervise; returns when one of them does.
 
-    `prepare` is called with the run's id before anything of it is there.
+    Calls `prepare` with the run's ID before anything of the run exists.
 
     Raises:
-        LaunchError: A host that is to have workers could not be given a reconciler, or none took the run over.
+        LaunchError: A host that must have workers could not get a reconciler, or no host took the run over.
         ConnectionFailed: The registry cannot be written.
     """
     run_id = new_run_id(plan.name or plan.spec.cache)
@@ -88,7 +88,8 @@ def submit(
                 answers = call_all(ready, partial(_deliver, plan, record, directory, seal, scale))
                 failed |= _errors(answers)
                 _check_hosts(run_id, record, failed)
-                # All have what they need before one begins, which would take one that is still given it for lost.
+                # All hosts get their files before any reconciler starts. A reconciler would take a host that is still
+                # being prepared for lost.
                 jobs = {name: job for name, job in answers.items() if isinstance(job, Job)}
                 failed |= _errors(call_all([hosts[name] for name in jobs], partial(_start, jobs)))
                 _check_hosts(run_id, record, failed)
@@ -97,7 +98,7 @@ def submit(
 
 
 def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfError]) -> None:
-    """Refuse a run of which a host cannot start its workers, or no host can take it over."""
+    """Raise LaunchError if a required host failed, or if no host can take the run over."""
     needed = record.order.hosts or tuple(host.name for host in record.hosts)
     lacking = [str(failed[name]) for name in needed if name in failed]
     if lacking and (record.order.hosts or len(lacking) == len(needed)):
@@ -106,12 +107,12 @@ def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfEr
 
 @contextmanager
 def _beating(index: Registry, run_id: str, owner: Owner, beat_s: float) -> Iterator[None]:
-    """Say that this process answers for a run until a host does: to give hosts what they need may take minutes."""
+    """Act as the run's owner until a host takes over. Delivering files to the hosts may take minutes."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(beat_s):
-            # Whoever starts the run hears of an error by what else is asked of the registry.
+            # The caller's next registry request reports a lost connection.
             with suppress(IgniteTfError):
                 index.touch_owner(run_id, owner)
 
@@ -128,19 +129,19 @@ def _beating(index: Registry, run_id: str, owner: Owner, beat_s: float) -> Itera
 def _taken_back(
     index: Registry, run_id: str, directory: RunDirectory, hosts: Iterable[Host]
 ) -> Iterator[None]:
-    """Leave nothing of a run that was not handed over: no host works for it, and nobody lists it.
+    """Clean up a run that was not handed over, so that no host works for it and no registry lists it.
 
-    Where a host cannot be asked, its row stays and says `lost` soon, and prune removes the rest.
+    If a host cannot be asked, the run's row stays and soon becomes `lost`; prune removes the rest.
 
     Raises:
-        LaunchError: As in the block, with what is left.
+        LaunchError: The block raised it; the message also says what is left.
     """
     try:
         yield
     except BaseException as error:
         left = _errors(call_all(hosts, partial(_try_to_remove, run_id)))
         if not left:
-            with suppress(IgniteTfError):  # as where a host cannot be asked
+            with suppress(IgniteTfError):  # for example, the registry cannot be asked
                 index.remove(run_id)
         shutil.rmtree(directory.path, ignore_errors=True)
         if type(error) is not LaunchError:
@@ -154,7 +155,7 @@ def _taken_back(
 
 
 def _try_to_remove(run_id: str, host: Host) -> None:
-    """Remove what there is of a run on a host, whose connection may have broken a moment ago."""
+    """Remove everything of a run on a host; retry if its connection broke a moment ago."""
     deadline = time.monotonic() + _TAKEN_BACK_S
     while True:
         try:
@@ -166,7 +167,10 @@ def _try_to_remove(run_id: str, host: Host) -> None:
 
 
 def _remove(run_id: str, host: Host) -> None:
-    """End what was started on a host, and remove its files; one that cannot be asked has a reconciler that gives up."""
+    """End a run's processes on a host and remove its files.
+
+    If the host cannot be asked, its reconciler gives up without this call.
+    """
     jobs = host.jobs_of(run_id)
     if jobs is None:
         return
@@ -180,7 +184,7 @@ def _remove(run_id: str, host: Host) -> None:
 def _origin(
     record: RunRecord, directory: RunDirectory, reach: Reach, registry: Callable[..., Registry]
 ) -> Origin:
-    """Say where the run is: of several hosts, others may go on without this machine."""
+    """Return where the run is. If it has other hosts, they may continue it without this machine."""
     is_only_here = [host.ssh for host in record.hosts] == [None]
     return LocalRun(directory, reach) if is_only_here else RemoteRun(directory, reach, registry)
 
@@ -196,7 +200,7 @@ def _with_root(record: HostRecord, host: Host) -> HostRecord:
 def _deliver(
     plan: RunPlan, record: RunRecord, directory: RunDirectory, seal: Seal, scale: float, host: Host
 ) -> Job:
-    """Bring a host all that its reconciler needs; gives what starts it."""
+    """Bring a host everything that its reconciler needs; returns the job that starts it."""
     me = record.host(host.name)
     payload = payload_for(plan, me, directory)
     for parcel in payload.parcels:
@@ -222,7 +226,7 @@ def _start(jobs: Mapping[str, Job], host: Host) -> None:
 
 
 def _endpoints(plan: RunPlan, record: RunRecord, host: HostRecord) -> tuple[str, ...]:
-    """Return Ignite's nodes: those of this host, what was dialled here, and what nodes list, which may lead nowhere."""
+    """Return Ignite's nodes: those of this host, the configured ones, then the listed ones, possibly unreachable."""
     own = [node for node in record.topology if plain_address(Endpoint.parse(node).host) in host.addresses]
     return tuple(dict.fromkeys([*own, *map(str, plan.connect.endpoints), *record.topology]))
 
@@ -245,10 +249,13 @@ def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
 
 
 def _await_supervisor(registry: Registry, run_id: str, failed: Mapping[str, IgniteTfError]) -> None:
-    """Wait for a host to answer for the run.
+    """Wait until a host supervises the run.
 
-    From here on the run may go on without this process, so that only an answer of the registry, or none for long,
-    ends the waiting: a node that dies now leaves it without one until the others have noticed.
+    From here on the run may continue without this process. Only an answer from the registry, or a long silence, ends
+    the wait: if a node dies now, the registry does not answer until the other nodes notice.
+
+    Raises:
+        LaunchError: No host took the run over in time, or the registry cannot be read.
     """
     deadline = time.monotonic() + _TAKEN_OVER_S
     unread: IgniteTfError | None = None
@@ -257,7 +264,11 @@ def _await_supervisor(registry: Registry, run_id: str, failed: Mapping[str, Igni
             stored, unread = registry.get(run_id), None
             if stored is not None and stored.record.get("supervisor"):
                 return
-        except (ConnectionFailed, DeadlineExceeded, RecordDamaged) as error:  # the run's hosts mend a row
+        except (
+            ConnectionFailed,
+            DeadlineExceeded,
+            RecordDamaged,
+        ) as error:  # the run's hosts repair a damaged row
             unread = error
         time.sleep(_POLL_S)
     if unread is not None:

@@ -1,4 +1,4 @@
-"""TensorBoard for runs: what a person opens, lists and stops."""
+"""Opens, lists and stops TensorBoards for runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 
-# For a TensorBoard of an interpreter that finds this package, but not its entry points.
+# For a TensorBoard whose interpreter can import this package but does not have its entry points.
 _PROTOCOLS = {"igfs": "ignite_tf_magic.igfs.filesystem.IgfsFileSystem"}
 
 Report = Callable[[str], None]
@@ -37,22 +37,22 @@ def open_tensorboard(
     port: int | None = None,
     report: Report = echo,
 ) -> TensorBoardInfo:
-    """Open a TensorBoard that shows and compares runs, or find the one that does; blocks until it answers.
+    """Open a TensorBoard that shows and compares runs, or find the running one; blocks until it answers.
 
-    It belongs to no kernel: it stays until `stop_tensorboard`, or until nobody has looked at it for 24 hours.
-    Anybody who can reach host and port can look; a TensorBoard has no password. Works while Ignite is down.
+    It does not belong to a kernel: it runs until `stop_tensorboard`, or until it has not been used for 24 hours.
+    Anybody who can reach host and port can see it; a TensorBoard has no password. Works while Ignite is down.
 
     Args:
-        run_ids: Runs by their ids or the beginnings of these; without these and `logdirs`, all runs, also
-            those that come.
+        run_ids: Runs by their IDs or the beginnings of these. Without these and `logdirs`, all runs are shown,
+            including future ones.
         logdirs: Other directories or URIs with event files.
-        host: Address at which it listens; by default this machine alone reaches it.
-        port: Where it listens; None takes the first free one from 6006 up.
-        report: Called with a line when it takes long.
+        host: Address at which it listens; by default only this machine can reach it.
+        port: Port at which it listens; None takes the first free one from 6006 up.
+        report: Called with a line if this takes long.
 
     Raises:
-        RunNotFound: No id begins so, or several do.
-        TensorBoardError: It is not installed, its port is taken, or it ended.
+        RunNotFound: No run matches an ID, or several do.
+        TensorBoardError: TensorBoard is not installed, its port is taken, or it ended.
     """
     cluster = configured_cluster()
     spec = BoardSpec(
@@ -78,9 +78,9 @@ def stop_tensorboard(
     port: int | None = None,
     report: Report = echo,
 ) -> list[TensorBoardInfo]:
-    """End the TensorBoard that shows these runs and log directories, or that listens there; without any, all.
+    """Stop the TensorBoard with these runs and log directories, or at this port; without arguments, all of them.
 
-    Blocks until they are gone; gives those that ran.
+    Blocks until they are gone; returns those that ran.
     """
     shown = set(_log_sources(run_ids, logdirs)) if run_ids or logdirs else None
     return stop_boards(
@@ -91,7 +91,7 @@ def stop_tensorboard(
 
 
 def _log_sources(run_ids: Sequence[str], logdirs: Sequence[str]) -> tuple[LogSource, ...]:
-    """Where the event files of runs are: in the file system in Ignite, and among the run's local files."""
+    """Return where the event files of runs are: in igfs, and among the runs' local files."""
     if not run_ids and not logdirs:
         return LogSource("", "igfs:///runs/*/events"), LogSource("", f"{runs_dir()}/*/files")
     found = [get_run(run_id) for run_id in run_ids]

@@ -1,4 +1,4 @@
-"""A run as a person holds it: all that runs are, and what its training has told of itself."""
+"""A run as the API returns it: a `Run`, plus what its training recorded about itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PART_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
 _POLL_S, _PAUSE_S = 0.5, 5.0
 _JOIN_S = 2.0
-# Columns of numbers that nobody may know.
+# Numeric columns whose values may all be unknown.
 _MEASURES = ("examples_per_s", "data_wait", "memory_bytes", "cpu_cores", "gpu_share")
 
 Cluster = Callable[[], "ConnectOptions | None"]
@@ -38,21 +38,21 @@ Cluster = Callable[[], "ConnectOptions | None"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun(Run):
-    """A run, with what its training has told.
+    """A run, with the records of its training.
 
     Attributes:
-        cluster: Says how the Ignite cluster is reached in whose igfs the run's files are; None when nobody knows.
+        cluster: Returns how to reach the Ignite cluster whose igfs holds the run's files; None if that is unknown.
     """
 
     cluster: Cluster
 
     @classmethod
     def of(cls, run: Run, cluster: Cluster) -> TrainingRun:
-        """Take a run that knows its processes only."""
+        """Return a training run for a run that only knows its processes."""
         return cls(run.directory, run.origin, run.reach, cluster)
 
     def records(self) -> list[TrainingRecord]:
-        """Read what has been told so far, oldest first; empty while nothing was.
+        """Read the training records so far, oldest first; empty if there are none.
 
         Raises:
             ConnectionFailed: No node of the cluster answers.
@@ -87,7 +87,7 @@ class TrainingRun(Run):
         )
 
     def latest(self) -> TrainingRecord | None:
-        """Read what was told last; None when nothing was, or when no cluster answers: it is an extra to who looks."""
+        """Read the last training record; None if there is none, or if no cluster answers, since it is optional."""
         options = self.cluster()
         if options is None:
             return None
@@ -101,7 +101,9 @@ class TrainingRun(Run):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What its script has told by `ignite_tf_magic.config`, and what its last `fit` was given; empty before that.
+        """The values that the script passed to `ignite_tf_magic.config` and the arguments of its last `fit`.
+
+        Empty before the first of these calls.
 
         Raises:
             ConnectionFailed: No node of the cluster answers.
@@ -118,29 +120,31 @@ class TrainingRun(Run):
 
     @property
     def script(self) -> str:
-        """The source that its workers execute, as it was sent: of a cell behind an empty line, for its numbers.
+        """The source that the workers execute, as it was sent.
+
+        The source of a cell starts after an empty line, so that line numbers match.
 
         Raises:
-            ConfigError: It executes a command and has none, or no host has it any more.
+            ConfigError: The run executes a command and has no script, or no host still has the script.
         """
         return read_script(self)
 
     @property
     def history(self) -> pd.DataFrame:
-        """The epochs that are done, one in a row; without columns before the first.
+        """The completed epochs, one per row; without columns before the first.
 
-        Reads them from igfs; so it can be asked while the run goes on. The columns, in this order:
+        Reads them from igfs, so it also works while the run is live. The columns, in this order:
 
-            training: str. Which of the script's: "fit-0" is its first `fit`, "loop-0" its first loop of its own.
-            epoch: int64. From 0.
-            step: int64. Steps done since the beginning of the training.
-            NAME: float64. One for each value told, as loss, accuracy, val_loss; NaN where it was not.
-            examples_per_s: float64. Of all workers together; NaN where nobody knows.
-            data_wait: float64. Share of time waited for data, from 0 to 1, of the worker that waited most.
-            memory_bytes: float64. Of the largest worker's process.
-            cpu_cores: float64. How many cores a worker's process kept busy, in the mean.
+            training: str. Which training of the script: "fit-0" is its first `fit`, "loop-0" its first custom loop.
+            epoch: int64. Counted from 0.
+            step: int64. Steps completed since the beginning of the training.
+            NAME: float64. One column for each recorded value, such as loss, accuracy, val_loss; NaN where not recorded.
+            examples_per_s: float64. Sum over all workers; NaN where unknown.
+            data_wait: float64. Share of time spent waiting for data, from 0 to 1, of the worker that waited most.
+            memory_bytes: float64. Memory of the largest worker process.
+            cpu_cores: float64. Mean number of cores that a worker's process kept busy.
             time: datetime64, UTC. By the chief's clock.
-            gpu_share: float64. How busy the GPUs were, from 0 to 1; only where workers have some.
+            gpu_share: float64. How busy the GPUs were, from 0 to 1; the column exists only if workers have GPUs.
 
         Raises:
             ConnectionFailed: No node of the cluster answers.
@@ -149,31 +153,31 @@ class TrainingRun(Run):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """All that was told, about once a second and at the end of epochs, with the columns of `history`."""
+        """All records, about one per second and one per epoch end, with the columns of `history`."""
         return frame_of(self.records())
 
     @property
     def result(self) -> Any:
-        """What the script has given by `ignite_tf_magic.result`, or what the function has returned.
+        """The value that the script passed to `ignite_tf_magic.result`, or that the function returned.
 
         Raises:
-            PathNotFound: It has given nothing.
+            PathNotFound: There is no result.
             ConnectionFailed: No node of the cluster answers.
         """
         return read_result(self._options(), self.id)
 
     def model(self, name: str | None = None, *, into: Any = None, trust: bool = False, **given: Any) -> Any:
-        """Load the model that `fit` has left; of several the last, or the one of that name in Keras.
+        """Load a model that the run's `fit` saved: the one of this name in Keras, by default the last one.
 
         Args:
             name: The model's name.
-            into: A model that takes the weights: of one that could not be saved whole there is no more.
-            trust: Whether it may bring code of its own, which is then run; without, such a model is refused.
-            given: Arguments of Keras' `load_model`, as `custom_objects`.
+            into: A model that takes the weights, required if the model could not be saved whole.
+            trust: Whether the model may contain code, which is then executed; otherwise such a model is refused.
+            given: Arguments of Keras' `load_model`, such as `custom_objects`.
 
         Raises:
-            PathNotFound: The run has left no such model.
-            ConfigError: There are only weights, and no model for them was given; or it may run code.
+            PathNotFound: The run has not saved such a model.
+            ConfigError: Only weights were saved and `into` is missing, or the model may run code.
             ConnectionFailed: No node of the cluster answers.
         """
         return load_model(self._options(), self.id, name, into=into, trust=trust, **given)
@@ -188,7 +192,7 @@ class TrainingRun(Run):
         return options
 
     def tail(self) -> MetricsTail:
-        """Follow what is told. Close what this gives."""
+        """Follow the training records. The caller closes the result."""
         return MetricsTail(self.id, self.cluster)
 
 
@@ -237,7 +241,7 @@ def _read_on(file: FileReader, reader: RecordReader) -> list[TrainingRecord]:
 
 
 class MetricsTail(Closing):
-    """Follows what a run's training tells, in a thread of its own. Never raises: it is an extra to who watches."""
+    """Follows a run's training records in a thread of its own. Never raises: viewers treat the records as extra."""
 
     def __init__(self, run_id: str, cluster: Cluster) -> None:
         self._run_id = run_id
@@ -250,24 +254,24 @@ class MetricsTail(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._closing.set()
         self._thread.join(_JOIN_S)
 
     def catch_up(self, timeout_s: float = 3.0) -> None:
-        """Wait until what there is by now has been read; for a training that has ended, that is all."""
+        """Wait until all records written so far have been read. For a training that has ended, these are all."""
         before = self._num_looks
         deadline = time.monotonic() + timeout_s
         while self._num_looks < before + 2 and self._has_options and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def records(self) -> list[TrainingRecord]:
-        """Return what has been told so far, oldest first."""
+        """Return the records so far, oldest first."""
         return without_repeats(tuple(self._records))
 
     @property
     def num_records(self) -> int:
-        """How many there are, to see that there are more."""
+        """Number of records read so far, to detect new ones cheaply."""
         return len(self._records)
 
     def _follow(self) -> None:

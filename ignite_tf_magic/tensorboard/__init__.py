@@ -1,1 +1,1 @@
-"""TensorBoard in processes of its own, over the log directories of runs, wherever these are kept."""
+"""Runs TensorBoard in processes of its own, on the log directories of runs, wherever these are stored."""

@@ -1,4 +1,4 @@
-"""Opens TensorBoards, lists them, stops them. One for each set of log directories; they belong to no kernel."""
+"""Opens, lists and stops TensorBoards. There is one for each set of log directories, independent of kernels."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _LAST_LINES = 12
 
 
 def open_board(spec: BoardSpec, root: Path, report: Report) -> TensorBoardInfo:
-    """Find the TensorBoard that shows this, or start it; returns when it answers.
+    """Find the TensorBoard that shows these sources, or start it; returns when it answers.
 
-    It stays until it is stopped, or nobody has looked at it for the idle time of `spec`. When this fails or
-    is interrupted, what it started is ended.
+    It runs until it is stopped, or has had no browser request for the idle time of `spec`. If this call fails
+    or is interrupted, it ends what it started.
 
     Args:
         spec: What to show.
-        root: Where TensorBoards are recorded; made if need be.
-        report: Called with a line when it takes long.
+        root: Directory of the records of TensorBoards; created if it does not exist.
+        report: Called with a line if this takes long.
 
     Raises:
-        TensorBoardError: It is not installed, cannot listen where it is to, or ended; or the one that shows
-            this listens elsewhere than asked.
+        TensorBoardError: TensorBoard is not installed, cannot listen at the requested address, or ended; or the
+            one that shows these sources listens at another address than requested.
         DeadlineExceeded: It did not answer in time.
     """
     _check_installed()
@@ -68,7 +68,7 @@ def open_board(spec: BoardSpec, root: Path, report: Report) -> TensorBoardInfo:
 
 
 def list_boards(root: Path) -> list[TensorBoardInfo]:
-    """List the TensorBoards that run, oldest first."""
+    """List the running TensorBoards, oldest first."""
     found = (_running(each) for each in _directories(root))
     return sorted((info for info in found if info), key=lambda info: info.started_at)
 
@@ -76,7 +76,7 @@ def list_boards(root: Path) -> list[TensorBoardInfo]:
 def stop_boards(
     root: Path, wanted: Callable[[TensorBoardInfo], bool], report: Report
 ) -> list[TensorBoardInfo]:
-    """End the TensorBoards that are wanted to end; gives those that ran. Blocks until they are gone."""
+    """End the TensorBoards for which `wanted` is true; returns those that ran. Blocks until they are gone."""
     if not root.exists():
         return []
     stopped = []
@@ -100,7 +100,7 @@ def _check_installed() -> None:
 
 @contextmanager
 def _changing(root: Path, report: Report) -> Iterator[None]:
-    """Hold the lock of all TensorBoards of this user, waiting for its holder if there is one."""
+    """Hold the lock of all TensorBoards of this user; wait while another process holds it."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     told, deadline = False, time.monotonic() + _START_S + _GRACE_S
     while True:
@@ -136,7 +136,7 @@ def _check_address(running: TensorBoardInfo, spec: BoardSpec) -> None:
 
 
 def _forget_ended(root: Path) -> None:
-    """Remove what is left of those that ended; called before another starts."""
+    """Remove the directories of TensorBoards that have ended."""
     for directory in _directories(root):
         if not directory.is_alive():
             directory.remove()
@@ -146,11 +146,13 @@ def _spawn(directory: BoardDirectory) -> None:
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     argv = [sys.executable, "-m", "ignite_tf_magic.tensorboard.server", str(directory.path)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    process = spawn(argv, cwd=directory.path, env=env, output=directory.log)  # there no file hides a module
+    process = spawn(
+        argv, cwd=directory.path, env=env, output=directory.log
+    )  # in this directory no file hides a module
     try:
         has_begun = _ends_well(process, _START_S)
     except BaseException:
-        _ends_well(process, _GRACE_S)  # what it started then holds its lock, and can be ended
+        _ends_well(process, _GRACE_S)  # then the server that it started holds its lock, and can be ended
         raise
     if not has_begun:
         if process.poll() is None:
@@ -160,7 +162,7 @@ def _spawn(directory: BoardDirectory) -> None:
 
 
 def _ends_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for the process that starts TensorBoard and then ends."""
+    """Wait for the process that starts TensorBoard and then exits; return whether it succeeded."""
     try:
         return process.wait(timeout_s) == 0
     except subprocess.TimeoutExpired:
@@ -202,7 +204,7 @@ def _last_lines(directory: BoardDirectory) -> str:
 
 
 def _ask(info: TensorBoardInfo) -> dict[str, Any] | None:
-    """Ask it how it does; None when it does not answer, or another program does."""
+    """Query the status of a TensorBoard; None if it does not answer, or another program does."""
     connection = HTTPConnection(info.reachable_host, info.port, timeout=_ANSWER_S)
     try:
         connection.request("GET", STATUS_PATH)
@@ -215,7 +217,7 @@ def _ask(info: TensorBoardInfo) -> dict[str, Any] | None:
 
 
 def _with_notes(info: TensorBoardInfo, directory: BoardDirectory) -> TensorBoardInfo:
-    """Add what a person should know. Waits a moment for the first look at the log directories."""
+    """Add remarks for the user. Waits a few seconds for the first reading of the log directories."""
     deadline = time.monotonic() + _FIRST_LOOK_S
     while (answer := _ask(info)) is not None and answer["has_events"] is None:
         if time.monotonic() > deadline:
@@ -235,7 +237,7 @@ def _with_notes(info: TensorBoardInfo, directory: BoardDirectory) -> TensorBoard
 
 
 def _end(directory: BoardDirectory) -> None:
-    """End its process, if it lives: SIGTERM, 5 s, SIGKILL."""
+    """End its process if it runs: send SIGTERM, wait 5 s, send SIGKILL."""
     deadline = time.monotonic() + _GRACE_S
     asked = False
     while directory.is_alive():

@@ -1,11 +1,11 @@
-"""One tree of folders for TensorBoard, made of the log directories of many runs.
+"""Presents the log directories of many runs to TensorBoard as one tree of folders.
 
 TensorBoard without TensorFlow reads through a small table of file systems by scheme
-(`tensorboard.compat.tensorflow_stub.io.gfile`). This is one for that table. `runs:///RUN/train` is the
-folder `train` of a run, wherever that is kept; TensorBoard thus calls the run `RUN/train`.
+(`tensorboard.compat.tensorflow_stub.io.gfile`). `LogTree` is an entry of that table. `runs:///RUN/train` is the
+folder `train` of a run, wherever it is stored, so TensorBoard calls the run `RUN/train`.
 
-TensorBoard ends its reading for ever at the first error that it does not expect. Here a place that cannot
-be reached, as while Ignite restarts, is told as a trouble: what was read stays, and is read on later.
+TensorBoard stops reading forever after the first unexpected error. `LogTree` therefore only records a location that
+cannot be reached, for example while Ignite restarts. What was read stays, and reading continues later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Entry:
     """A file or folder of the tree.
 
     Attributes:
-        uris: Where it is; a folder may be in several places.
+        uris: Its locations; a folder may have several.
     """
 
     uris: tuple[str, ...]
@@ -39,13 +39,13 @@ class _Entry:
 
 
 class _Unreachable(Exception):
-    """A place cannot be asked; the trouble has been noted."""
+    """A location cannot be read; the reason has been recorded."""
 
 
 class LogTree:
-    """A file system for TensorBoard's table; only what its reading needs.
+    """A file system for TensorBoard's table, with only the operations that reading needs.
 
-    What was listed last is what there is: TensorBoard lists the tree from the root before each reload.
+    Its content is that of the last listing: TensorBoard lists the tree from the root before each reload.
     """
 
     def __init__(self, sources: Sequence[LogSource], before_reload: Callable[[], None]) -> None:
@@ -55,34 +55,34 @@ class LogTree:
         self._troubles: dict[str, str] = {}
 
     def has_events(self) -> bool:
-        """Whether an event file was seen."""
+        """Return whether any listing contained an event file."""
         return any("tfevents" in name for children in list(self._children.values()) for name in children)
 
     def list_all(self) -> None:
-        """List the whole tree once, so that `has_events` and `troubles` tell of all of it."""
+        """List the whole tree once, so that `has_events` and `troubles` cover all of it."""
         from tensorboard.compat.tensorflow_stub.io import gfile
 
         for _ in gfile.walk(ROOT):
             pass
 
     def troubles(self) -> list[str]:
-        """Say which places cannot be reached at present, and why."""
+        """Return which locations cannot be read at present, and why."""
         by_reason = {reason: uri for uri, reason in sorted(dict(self._troubles).items(), reverse=True)}
         return [f"cannot read {uri}: {reason}" for reason, uri in by_reason.items()]
 
-    # What TensorBoard calls
+    # Called by TensorBoard
 
     def exists(self, filename: str | bytes) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether the file or folder exists."""
         return self._find(_path(filename)) is not None
 
     def isdir(self, dirname: str | bytes) -> bool:
-        """Whether there is such a folder."""
+        """Return whether the path is a folder."""
         entry = self._find(_path(dirname))
         return entry is not None and entry.is_dir
 
     def listdir(self, dirname: str | bytes) -> list[str]:
-        """Name what is in a folder."""
+        """Return the names in a folder."""
         path = _path(dirname)
         if not path:
             self._before_reload()
@@ -95,13 +95,13 @@ class LogTree:
                 if self._troubles.keys().isdisjoint(uris):
                     self._forget(path)
                 raise _not_found(dirname)
-        # Where a place could not be asked, what was known of it stays.
+        # Keep the known entries if some location could not be read.
         before = self._children.get(path, {}) if self._troubles else {}
         self._children[path] = {**before, **_merge(listing or {} for listing in listings)}
         return sorted(self._children[path])
 
     def join(self, path: str, *paths: str) -> str:
-        """Join a path and what follows."""
+        """Join a path and further parts."""
         return path + "/" * (not path.endswith("/")) + "/".join(paths)
 
     def read(
@@ -111,7 +111,7 @@ class LogTree:
         size: int | None = None,
         continue_from: Any = None,
     ) -> tuple[bytes | str, Any]:
-        """Read on where the last call ended; gives the content and the mark to go on from."""
+        """Continue reading at the end of the last call; return the content, and the position for the next call."""
         uri = self._get(_path(filename)).uris[0]
         begin = continue_from or 0
         try:
@@ -122,7 +122,7 @@ class LogTree:
         return content if binary_mode else content.decode(), begin + len(content)
 
     def stat(self, filename: str | bytes) -> Any:
-        """Tell the length of a file."""
+        """Return the length of a file, as TensorBoard's `StatData`."""
         from tensorboard.compat.tensorflow_stub.io import gfile
 
         try:
@@ -131,7 +131,7 @@ class LogTree:
         except (_Unreachable, FileNotFoundError) as error:
             raise _not_found(filename) from error
 
-    # How it is known
+    # Lookup and listing
 
     def _find(self, path: str) -> _Entry | None:
         if not path:
@@ -151,7 +151,7 @@ class LogTree:
         return entry
 
     def _list_source(self, source: LogSource) -> _Children | None:
-        """List what a source puts at the root; None when it cannot be asked or is not there."""
+        """List the entries of a source at the root; None if it cannot be read or does not exist."""
         if source.name:
             return {source.name: _Entry((source.uri,), is_dir=True)}
         parts = source.uri.split("/")
@@ -167,14 +167,14 @@ class LogTree:
         }
 
     def _list(self, uri: str) -> _Children | None:
-        """List one place; None when it cannot be asked or is not there."""
+        """List one location; None if it cannot be read or does not exist."""
         try:
             with self._asking(uri) as (files, path):
                 files.invalidate_cache(path)
                 found = {}
                 for info in files.ls(path, detail=True):
                     kind = info["type"]
-                    # Neither: fsspec says so of a local link.
+                    # fsspec lists a local link as neither a file nor a directory.
                     is_dir = kind == "directory" or (kind != "file" and files.isdir(info["name"]))
                     name = info["name"].rstrip("/").rpartition("/")[2]
                     found[name] = _Entry((f"{uri.rstrip('/')}/{name}",), is_dir)
@@ -196,7 +196,7 @@ class LogTree:
         except (OSError, IgniteTfError, ImportError, ValueError) as error:
             self._troubles[uri] = str(error).partition("\n")[0] or type(error).__name__
             if files is not None:
-                files.clear_instance_cache()  # the next one asks anew where the cluster is
+                files.clear_instance_cache()  # the next call looks up the cluster's address again
             raise _Unreachable from error
         self._troubles.pop(uri, None)
 
@@ -212,7 +212,7 @@ def _merge(listings: Iterator[_Children]) -> _Children:
 
 def _path(name: str | bytes) -> str:
     text = name.decode() if isinstance(name, bytes) else name
-    return text.removeprefix(ROOT).replace(os.sep, "/").strip("/")  # TensorBoard joins as the system does
+    return text.removeprefix(ROOT).replace(os.sep, "/").strip("/")  # TensorBoard uses the system's separator
 
 
 def _not_found(name: str | bytes) -> Exception:

@@ -1,12 +1,12 @@
-"""The record of a TensorBoard: what it was asked to show, what others see of it, its files.
+"""The record of a TensorBoard: what it was asked to show, its state for callers, and its files.
 
 One folder holds those of all TensorBoards of a user:
 
     lock                held while one is started or stopped
-    KEY/                one TensorBoard; KEY stands for what it shows
+    KEY/                one TensorBoard; KEY is a hash of what it shows
         spec.json           what it was asked to show
-        server.lock         held by its process; tells its pid
-        server.json         where it listens; written once it does
+        server.lock         held by its process; contains its process ID
+        server.json         its port; written once it listens
         server.log          its output
 """
 
@@ -34,12 +34,12 @@ _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened a
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where event files are, and how TensorBoard calls what is there.
+    """A location of event files, and the name under which TensorBoard shows them.
 
     Attributes:
-        name: Name of the run that it is; "" takes the names of the folders below, as TensorBoard itself does.
-        uri: A local directory or any URI that fsspec knows. With "" as the name, one of its parts may be a
-            pattern with `*`: each folder that fits is a run of that name.
+        name: Name of the run at this location; "" uses the names of the folders below, as TensorBoard itself does.
+        uri: A local directory or any URI that fsspec knows. If the name is "", one of its parts may be a
+            pattern with `*`: each folder that matches is a run of that name.
     """
 
     name: str
@@ -47,10 +47,10 @@ class LogSource:
 
 
 def log_sources(logdirs: Sequence[str]) -> tuple[LogSource, ...]:
-    """Name log directories: a single one takes TensorBoard's own names, several are told apart by their ends.
+    """Name log directories. A single one uses TensorBoard's own names; several get names from the ends of their paths.
 
     Raises:
-        ConfigError: One is empty.
+        ConfigError: A directory is an empty string.
     """
     uris = list(dict.fromkeys(map(_absolute, logdirs)))
     if len(uris) == 1:
@@ -70,15 +70,15 @@ def _absolute(logdir: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BoardSpec:
-    """What a TensorBoard is to show, and how.
+    """The content and options of a TensorBoard.
 
     Attributes:
-        sources: Where to look; what several sources have under one name is shown as one.
-        cluster: What decides which files an URI means beside the URI, as the address of the Ignite cluster.
-        cwd: Directory in which its process runs.
-        protocols: fsspec's protocols that the process registers, with the classes that serve them.
-        port: None takes the first free one from 6006 up.
-        idle_timeout_s: It ends when nobody has looked at it for this time.
+        sources: Where to look. If several sources have the same name, TensorBoard shows them as one.
+        cluster: Address of the Ignite cluster, which, like the URI, determines the files that are shown.
+        cwd: Working directory of its process.
+        protocols: fsspec protocols that the process registers, with the names of their classes.
+        port: Port to listen on; None takes the first free one from 6006 up.
+        idle_timeout_s: Seconds without a browser request after which it ends.
     """
 
     sources: tuple[LogSource, ...]
@@ -92,23 +92,23 @@ class BoardSpec:
 
     @property
     def key(self) -> str:
-        """The same for two that show the same."""
+        """Identifier of what is shown: equal for specs with the same sources and cluster."""
         shown = json.dumps([sorted((each.name, each.uri) for each in self.sources), self.cluster])
         return hashlib.sha256(shown.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorBoardInfo:
-    """A TensorBoard that runs.
+    """A running TensorBoard.
 
     Attributes:
-        url: Where a browser finds it: through Jupyter's proxy where there is one, else as `local_url`. May be
-            without a host, and is then meant relative to the notebook's page.
-        local_url: Where programs of this machine find it.
-        logdirs: What it shows.
+        url: Address for a browser: through Jupyter's proxy if there is one, else `local_url`. It may have no
+            host, and is then relative to the notebook's page.
+        local_url: Address for programs on this machine.
+        logdirs: The sources that it shows.
         started_at: Seconds since the epoch.
-        reused: Whether it ran already when it was asked for.
-        notes: What a person should know, as that there is nothing to show yet.
+        reused: Whether it already ran when it was requested.
+        notes: Remarks for the user, for example that there is nothing to show yet.
     """
 
     url: str
@@ -124,47 +124,47 @@ class TensorBoardInfo:
 
     @property
     def reachable_host(self) -> str:
-        """The address at which programs of this machine reach it."""
+        """The address at which programs on this machine reach it."""
         return _EVERY_ADDRESS.get(self.host, self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class BoardDirectory:
-    """Where the files of one TensorBoard are. Readable by its owner only."""
+    """The files of one TensorBoard. Only their owner can read them."""
 
     path: Path
 
     @property
     def lock(self) -> Path:
-        """Held by its process as long as it lives."""
+        """The lock file that its process holds while it runs."""
         return self.path / "server.lock"
 
     @property
     def log(self) -> Path:
-        """Output of its process."""
+        """The file with the output of its process."""
         return self.path / "server.log"
 
     def is_alive(self) -> bool:
-        """Whether its process lives."""
+        """Return whether its process runs."""
         return lock.is_held(self.lock)
 
     def pid(self) -> int | None:
-        """Its process, None when there is none."""
+        """Return its process ID; None if it does not run."""
         return lock.holder_pid(self.lock)
 
     def create(self, spec: BoardSpec) -> None:
-        """Make the directory anew, with what is to be shown."""
+        """Recreate the directory with a new spec."""
         self.remove()
         self.path.mkdir(mode=0o700, parents=True)
         write_private(self.path / "spec.json", json.dumps(asdict(spec), indent=1))
 
     def remove(self) -> None:
-        """Forget what is known of it; its process has ended."""
+        """Remove the directory of a TensorBoard whose process has ended."""
         if self.path.exists():
             shutil.rmtree(self.path)
 
     def spec(self) -> BoardSpec:
-        """Read what it was asked to show.
+        """Read what the TensorBoard was asked to show.
 
         Raises:
             FileNotFoundError: There is no such TensorBoard.
@@ -174,14 +174,14 @@ class BoardDirectory:
         return BoardSpec(**{**known, "sources": tuple(LogSource(**each) for each in found["sources"])})
 
     def write_address(self, port: int) -> None:
-        """Tell where it listens."""
+        """Record the port on which it listens."""
         write_private(self.path / "server.json", json.dumps({"port": port, "started_at": time.time()}))
 
     def info(self, proxy_url: str | None) -> TensorBoardInfo | None:
-        """Describe it; None when its process does not live, or does not listen yet.
+        """Return the state of the TensorBoard; None if its process does not run, or does not listen yet.
 
         Args:
-            proxy_url: How a browser reaches a port of this machine, with %PORT% in the port's place.
+            proxy_url: URL through which a browser reaches a port of this machine, with %PORT% in place of the port.
         """
         try:
             pid = self.pid()

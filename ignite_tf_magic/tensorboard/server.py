@@ -1,10 +1,10 @@
 """A TensorBoard's process: python -m ignite_tf_magic.tensorboard.server DIRECTORY.
 
-That starts the process proper, with --serve, waits until it holds its lock, and ends: the other then
-belongs to no kernel or shell. The other shows what the directory's `spec.json` says until it is ended,
-nobody has looked for the idle time, or the directory is gone.
+This process starts the server process, with --serve, waits until it holds its lock, and exits, so that the server
+does not belong to a kernel or shell. The server shows what `spec.json` in the directory lists. It ends on a
+signal, when no browser has sent a request for the idle time, or when the directory is removed.
 
-TensorFlow is hidden from it: TensorBoard then reads with its own Python code and through `LogTree`, takes a
+The server cannot import TensorFlow. So TensorBoard reads with its own Python code and through `LogTree`, uses a
 fifth of the memory, and starts in a fraction of the time.
 """
 
@@ -34,7 +34,7 @@ _PAUSE_AFTER_S = 600.0
 
 
 class Watch:
-    """Knows when somebody last looked, that is, when a browser last asked for anything."""
+    """Records the time of the last look, that is, of the last request from a browser."""
 
     def __init__(self, pause_after_s: float = _PAUSE_AFTER_S) -> None:
         self._pause_after_s = pause_after_s
@@ -42,23 +42,23 @@ class Watch:
         self._last_look = time.monotonic()
 
     def idle_s(self) -> float:
-        """How long nobody has looked."""
+        """Return the seconds since the last look."""
         return time.monotonic() - self._last_look
 
     def look(self) -> None:
-        """Somebody looks now."""
+        """Record a look now."""
         with self._changed:
             self._last_look = time.monotonic()
             self._changed.notify_all()
 
     def wait_for_look(self) -> None:
-        """Block while nobody looks."""
+        """Block until the last look is recent enough."""
         with self._changed:
             self._changed.wait_for(lambda: self.idle_s() < self._pause_after_s)
 
 
 def main(argv: list[str]) -> int:
-    """Do what the module's description says."""
+    """Run the server or the process that starts it, as the module's docstring describes."""
     directory = BoardDirectory(Path(argv[0]))
     if argv[1:] == ["--serve"]:
         with HeldLock(directory.lock):
@@ -74,7 +74,7 @@ def _detach(directory: BoardDirectory) -> int:
         if server.poll() is not None:
             return 1
         time.sleep(_POLL_S)
-    os._exit(0)  # the server is not waited for
+    os._exit(0)  # without waiting for the server
 
 
 def _own_session() -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _serve(directory: BoardDirectory) -> None:
     directory.write_address(_launch(spec, tree, watch, seen))
     tree.list_all()
     seen.set()
-    watch.look()  # by who opened it
+    watch.look()  # by the user who opened it
     told: list[str] = []
     while watch.idle_s() < spec.idle_timeout_s and directory.lock.exists():
         if (troubles := tree.troubles()) != told:
@@ -104,8 +104,8 @@ def _serve(directory: BoardDirectory) -> None:
 
 
 def _launch(spec: BoardSpec, tree: LogTree, watch: Watch, seen: threading.Event) -> int:
-    """Start TensorBoard in threads of this process; gives its port."""
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # Python's own way: importing it fails
+    """Start TensorBoard in threads of this process; returns its port."""
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # makes `import tensorflow` fail
     import fsspec
     from tensorboard import program
     from tensorboard.compat.tensorflow_stub.io import gfile
@@ -134,7 +134,7 @@ def _launch(spec: BoardSpec, tree: LogTree, watch: Watch, seen: threading.Event)
 
 
 def _plugins() -> list[Any]:
-    """TensorBoard's own plugins, and those installed beside it that can do without TensorFlow."""
+    """Return TensorBoard's own plugins, and installed plugins that work without TensorFlow."""
     from tensorboard import default
 
     plugins = list(default.get_static_plugins())
@@ -152,7 +152,7 @@ def _plugins() -> list[Any]:
 
 
 def _is_projector_open() -> bool:
-    """Whether a file among the event files can have the projector show other files of this machine."""
+    """Return whether event files can make this version's projector show other files of this machine."""
     major, minor = version("tensorboard").split(".")[:2]
     return (int(major), int(minor)) < (2, 21)
 
@@ -172,7 +172,7 @@ def _answer(
     environ: dict[str, Any],
     start_response: Callable[..., Any],
 ) -> Iterable[bytes]:
-    """Serve one request: those for our own address here, all others by TensorBoard."""
+    """Serve one request: answer status requests here, and pass all others to TensorBoard."""
     if environ.get("PATH_INFO") == STATUS_PATH:
         body = json.dumps(status()).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
