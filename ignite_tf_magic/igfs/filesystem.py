@@ -251,8 +251,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         source, target = self._parse(path1), self._parse(path2)
         into = str(path2).endswith("/") or (source != target and self.isdir(os.fspath(path2)))
         place = (*target, source[-1]) if into and source else target
-        self.volume.stat(source)  # before directories are created for it
-        self._with_parents(place, lambda: self.volume.rename(source, place))
+        try:
+            self.volume.rename(source, place)
+        except PathNotFound:
+            self.volume.stat(source)  # create no directories for a source that does not exist
+            self._with_parents(place, lambda: self.volume.rename(source, place))
 
     mv_file = mv
 
