@@ -97,7 +97,10 @@ def _is_composite(values: Any) -> bool:
 
 
 def _is_number_of_rows(weight: Any) -> bool:
-    """Return whether a weight is the number of rows, with which tf_keras updates a metric by one mean per batch."""
+    """Return whether a weight is the batch's number of rows, which tf_keras passes as the weight of each row.
+
+    Such a weight must become the number of rows of all workers.
+    """
     return isinstance(weight, tf.Tensor) and weight.shape.rank == 0 and weight.dtype.is_integer
 
 

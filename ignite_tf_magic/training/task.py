@@ -87,7 +87,7 @@ class Place:
 
 
 def place_of(task: Task) -> Place:
-    """Return a task's place. In a cluster with other tasks than workers, every task is alone."""
+    """Return a task's place. An evaluator, and each task of a cluster with other kinds than workers, is alone."""
     workers = task.addresses.get("worker", ())
     if set(task.addresses) != {"worker"} or len(workers) < 2 or task.kind != "worker":
         return Place()
