@@ -1,9 +1,9 @@
 """Lets `adapt` of preprocessing layers see the rows of all workers, with the same result on each.
 
 The workers exchange the data batch by batch, and join their parts of one batch in the order of the workers. So a layer
-adapts to all rows, also if its result depends on which rows are in one batch. Each worker reads as much as one process
-would. If all workers have the same data, `adapt` works as usual. If layers differ afterwards, the workers had different
-rows, and the layers adapt again to the rows of all workers.
+adapts to all rows, even if its result depends on which rows share a batch. Each worker reads as much as one process
+would. If a dataset is not marked as a shard, `adapt` works as usual. If the layers differ afterwards, the workers had
+different rows, and the layers adapt again to the rows of all workers.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Claim:
         self._mutex = threading.Lock()
 
     def take(self) -> bool:
-        """Take the lock, and return whether this process holds it. It is released when the process ends.
+        """Take the lock, and return whether this process holds it. The lock is released when the process ends.
 
         Outside of a run there is no lock file, and the result is True.
         """

@@ -193,7 +193,7 @@ def _in_step_with_others(method: str, model: Any) -> contextlib.AbstractContextM
 
 
 def _has_strategy(model: Any) -> bool:
-    """Return whether the script made the model for its own strategy. Keras then trains it without us.
+    """Return whether the script made the model for its own strategy. Keras then trains it without this package.
 
     Raises:
         ConfigError: Keras 3 cannot train with the strategy, or the strategy does not include the other workers.

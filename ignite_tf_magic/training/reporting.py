@@ -203,7 +203,7 @@ class RecordWriter:
         self._waiting.put(record)
 
     def close(self) -> None:
-        """Write the queued records. Waits for this for a few seconds at most."""
+        """Write the queued records. Blocks for a few seconds at most."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(_LAST_WORDS_S)

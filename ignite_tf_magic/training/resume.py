@@ -5,7 +5,8 @@ optimizers, the metrics' counts so far in the epoch, the state of callbacks, the
 batches. The workers agree on the step after which they save, so a checkpoint shows one moment. On SIGTERM they save
 before they exit.
 
-The n-th `fit` of a script resumes from the checkpoint of its n-th `fit`. A finished one returns its result at once.
+The n-th `fit` of a restarted script resumes from the checkpoint of the n-th `fit` before the restart. If that one was
+finished, its result is returned at once.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def planned_rows(dataset: Any) -> int | None:
 
 
 def read_ahead(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Start reading the next pass over Ignite rows during the current one, because its start takes some 0.1 s.
+    """Start reading the next pass over Ignite rows during the current one, because its start takes about 0.1 s.
 
     Args:
         dataset: The dataset of one epoch.
