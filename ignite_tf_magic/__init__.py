@@ -1,7 +1,7 @@
 """Train TensorFlow on the Apache Ignite hosts that hold the data, from one notebook cell.
 
-`%load_ext ignite_tf_magic` in a notebook; `ignite-tf` in a shell; the names below in a script.
-Names resolve on first use (PEP 562), so that importing the package loads neither TensorFlow nor
+Use `%load_ext ignite_tf_magic` in a notebook, `ignite-tf` in a shell, and the names below in a script.
+The names resolve on first use (PEP 562). Importing the package therefore loads neither TensorFlow nor
 IPython, and a worker's bootstrap loads only the standard library.
 """
 
@@ -53,8 +53,8 @@ _HOME_OF_NAME = {
     "strategy": "ignite_tf_magic.training.loops",
     "task": "ignite_tf_magic.training.task",
 }
-# TensorFlow imports Keras, after which a worker's hooks import modules in which these are: that goes wrong in the
-# middle of importing one of those. So TensorFlow comes before them.
+# TensorFlow imports Keras, and a worker's hooks then import the modules that define these names. That fails if one of
+# these modules is only half imported. So TensorFlow is imported before them.
 _AFTER_TENSORFLOW = frozenset({"IgniteDataset", "Loop", "all_rows", "checkpoint", "independent", "strategy"})
 
 __all__ = [
@@ -91,5 +91,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise with_its_extra(error, f"ignite_tf_magic.{name}") or error from None
     if name in _AFTER_TENSORFLOW:
-        found.__module__ = __name__  # a function that is sent to workers brings it as a name of this module
+        found.__module__ = __name__  # so functions sent to workers refer to it by this module's name
     return found

@@ -1,4 +1,4 @@
-"""`python -m ignite_tf_magic`: the same as `ignite-tf`."""
+"""Runs `ignite-tf` as `python -m ignite_tf_magic`."""
 
 from __future__ import annotations
 

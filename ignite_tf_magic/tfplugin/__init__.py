@@ -1,5 +1,5 @@
-"""TensorFlow's file-system plugin: a scheme's handler, written in Python, behind one C library.
+"""TensorFlow's file-system plugin: one C library that calls handlers for URI schemes, written in Python.
 
-It knows nothing of Ignite. `igfs` and `dataset` write handlers (`handler.FileSystem`); whoever owns the
-process gives them to `registration.register_schemes`.
+It does not depend on Ignite. `igfs` and `dataset` implement handlers (`handler.FileSystem`), and the code
+that sets up the process passes them to `registration.register_schemes`.
 """

@@ -1,4 +1,4 @@
-"""TensorFlow's status codes for Python errors."""
+"""Maps Python errors to TensorFlow's status codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ignite_tf_magic.errors import CacheNotFound, PartitionsLost
 
 
 class Code(IntEnum):
-    """TensorFlow's status codes, as far as they are used."""
+    """The TensorFlow status codes in use."""
 
     OK = 0
     CANCELLED = 1
@@ -26,7 +26,7 @@ class Code(IntEnum):
     DATA_LOSS = 15
 
 
-# The first class that fits decides.
+# The first matching class decides.
 _CODE_OF_CLASS: tuple[tuple[type[BaseException], Code], ...] = (
     (CacheNotFound, Code.NOT_FOUND),
     (PartitionsLost, Code.DATA_LOSS),
@@ -51,7 +51,7 @@ _MOST_CAUSES = 3
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the status code for an error; INTERNAL for one that says nothing about files."""
+    """Return the status code for an error, or INTERNAL if no other code fits."""
     for kind, code in _CODE_OF_CLASS:
         if isinstance(error, kind):
             return code
@@ -61,9 +61,9 @@ def code_of(error: BaseException) -> Code:
 
 
 def describe(error: BaseException, tried: str) -> str:
-    """Say what was tried, what came of it, and what that came from.
+    """Return a message with the attempted operation, the error, and its causes.
 
-    Only an explicit cause is told: the context may be an error that the user's own code was handling.
+    Only explicit causes are included: the context may be an error that the user's own code was handling.
     """
     parts = [f"{tried}: {_one(error)}"]
     cause = error.__cause__

@@ -1,13 +1,13 @@
-"""The protocol of a file system that is offered to TensorFlow.
+"""Defines the protocol of a file system for TensorFlow.
 
-Every path is the whole URI as TensorFlow got it: "igfs:///a/b" or "igfs://host:10800/a". Handlers and
-their files are called from many threads at once, TensorFlow's own among them, and in forked children.
-They raise ordinary errors: FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError,
-PermissionError, OSError with ENOTEMPTY, ENOSPC or ESTALE, ConnectionError, TimeoutError, ValueError,
-NotImplementedError. `codes` says what each of them means to TensorFlow.
+Every path is the complete URI that TensorFlow was passed: "igfs:///a/b" or "igfs://host:10800/a". Handlers
+and their files are called from many threads at once, including TensorFlow's own, and in forked child
+processes. They raise ordinary errors: FileNotFoundError, FileExistsError, IsADirectoryError,
+NotADirectoryError, PermissionError, OSError with ENOTEMPTY, ENOSPC or ESTALE, ConnectionError,
+TimeoutError, ValueError, NotImplementedError. `codes` maps them to TensorFlow's status codes.
 
-A thread of TensorFlow is a new Python thread at each call: threading.local keeps nothing from one call to
-the next. TensorFlow reads through buffers of 256 KiB and more, and passes every small write on as it is.
+A TensorFlow thread is a new Python thread at each call, so threading.local keeps nothing from one call to
+the next. TensorFlow reads through buffers of 256 KiB or more, and passes every small write on unbuffered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is known of a path.
+    """The properties of a path.
 
     Attributes:
         length: Size in bytes; 0 for a directory.
@@ -35,23 +35,24 @@ class ReadFile(Protocol):
     """A file open for reading. Several threads read it at once."""
 
     def read_into(self, offset: int, space: memoryview) -> int:
-        """Put bytes from `offset` on into `space`, which is writable and valid during the call only.
+        """Read bytes from `offset` on into `space`, which is writable, and valid only during the call.
 
         Returns:
-            How many bytes; fewer than asked only at the end of the file as it is now, 0 at its end.
+            The number of bytes read. It is less than the size of `space` only if the file ends there at
+            present, and 0 at its end.
         """
         ...
 
     def close(self) -> None:
-        """Release it; called once, when no thread reads any more."""
+        """Release the file. Called once, after the last read in any thread has ended."""
         ...
 
 
 class WriteFile(Protocol):
-    """A file open for writing. Calls follow each other; `close` is the last one."""
+    """A file open for writing. Calls do not overlap, and `close` is the last one."""
 
     def append(self, data: memoryview) -> None:
-        """Take all of `data`, which is read-only and valid during the call only."""
+        """Append all of `data`, which is read-only, and valid only during the call."""
         ...
 
     def tell(self) -> int:
@@ -59,31 +60,31 @@ class WriteFile(Protocol):
         ...
 
     def flush(self) -> None:
-        """Let readers see what was appended."""
+        """Make the appended data visible to readers."""
         ...
 
     def sync(self) -> None:
-        """Return when what was appended survives a crash."""
+        """Block until the appended data would survive a crash."""
         ...
 
     def close(self) -> None:
-        """Make the file whole; called once. Not called when the process ends with the file open."""
+        """Complete the file. Called once, but not if the process ends with the file open."""
         ...
 
 
 class FileSystem(Protocol):
-    """A file system as TensorFlow needs it."""
+    """A file system with the operations that TensorFlow needs."""
 
     def open_read(self, uri: str) -> ReadFile:
         """Open an existing file."""
         ...
 
     def open_write(self, uri: str, *, append: bool) -> WriteFile:
-        """Open a file to be replaced, or continued with `append`; created when missing."""
+        """Open a file for writing, and create it if missing. Its content is replaced without `append`."""
         ...
 
     def stat(self, uri: str) -> Stat:
-        """Describe a file or directory; FileNotFoundError when there is none."""
+        """Return the properties of a file or directory; raise FileNotFoundError if it does not exist."""
         ...
 
     def list_directory(self, uri: str) -> list[str]:
@@ -91,11 +92,11 @@ class FileSystem(Protocol):
         ...
 
     def make_directory(self, uri: str) -> None:
-        """Create one directory; its parent exists."""
+        """Create one directory, whose parent must exist."""
         ...
 
     def make_directories(self, uri: str) -> None:
-        """Create a directory and its parents; no error when it exists."""
+        """Create a directory and its parents. No error if it exists."""
         ...
 
     def remove_file(self, uri: str) -> None:
@@ -107,13 +108,13 @@ class FileSystem(Protocol):
         ...
 
     def remove_tree(self, uri: str) -> None:
-        """Remove a directory and all that is in it."""
+        """Remove a directory and all its contents."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or directory in one atomic step; a file at `target` is replaced."""
+        """Move a file or directory atomically, replacing a file at `target`."""
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file; a file at `target` is replaced."""
+        """Copy a file, replacing a file at `target`."""
         ...

@@ -1,4 +1,4 @@
-"""A guard for libraries that do not ask TensorFlow for files: an error instead of a directory named "igfs:"."""
+"""Makes libraries that bypass TensorFlow's file systems fail, instead of creating a directory named "igfs:"."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ _WRITING_FAILS = (
 
 
 class LocalGuard:
-    """Refuses to open local files and to create directories below "SCHEME:". One for each process; it stays.
+    """A guard that forbids opening local files and creating directories under the name "SCHEME:".
 
-    Keras' legacy .h5 writer, for one, makes the directories of "igfs:///a/m.h5" on the local disk and writes there.
+    A process has one guard, which cannot be removed. For example, Keras' legacy .h5 writer would otherwise create the
+    directories of "igfs:///a/m.h5" on the local disk and write there.
     """
 
     def __init__(self) -> None:
         self._schemes: tuple[str, ...] = ()
-        # A module's names are gone before its process has ended.
+        # Kept here because a module's names may be deleted before its process ends.
         self._events, self._writing = _EVENTS, _WRITING
         self._reading_fails, self._writing_fails = _READING_FAILS, _WRITING_FAILS
 
     def add(self, schemes: Iterable[str]) -> None:
-        """Guard these schemes, too."""
+        """Guard additional schemes."""
         if not self._schemes:
             sys.addaudithook(self._audit)
         self._schemes = tuple(sorted({*self._schemes, *(f"{scheme}:" for scheme in schemes)}))
@@ -50,7 +51,7 @@ class LocalGuard:
 
 
 def complete_gfile() -> None:
-    """Give TensorFlow's GFile the attribute `closed` that Keras' CSVLogger asks every file for.
+    """Add the attribute `closed` to TensorFlow's GFile, which Keras' CSVLogger reads from every file.
 
     Source: TensorFlow 2.21, `tf.io.gfile.GFile` opens its streams lazily and has no `closed`; Keras 3.15, csv_logger.
     """

@@ -1,8 +1,8 @@
-"""Makes TensorFlow know our schemes, once per process.
+"""Registers our URI schemes with TensorFlow, once per process.
 
-TensorFlow's registry belongs to the process and never forgets, so what is registered outlives a reload of
-this module and may come from another copy of the package. A scheme is therefore asked who serves it (a
-path that only _filesystem.c answers) instead of remembering it here.
+TensorFlow's registry belongs to the process and never removes an entry. So a registration outlives a reload
+of this module, and may come from another copy of the package. Therefore this module does not remember which
+schemes it has registered. It probes a scheme with a path that only _filesystem.c answers.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _EXIT_WAIT_MS = 10_000
 
 
 class _Process:
-    """What belongs to the process, as TensorFlow's registry does."""
+    """The state that, like TensorFlow's registry, belongs to the process."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, FileSystem] = {}
         self._tables: dict[int, HandlerTable] = {}
 
     def attach(self, control_at: int) -> Control:
-        """Let the library whose control is there call our handlers from now on. Twice does no harm."""
+        """Connect our handlers to the library whose `Control` is at an address. Can be repeated."""
         control = Control.from_address(control_at)
         table = self._tables.get(control_at)
         if table is None:
             table = self._tables[control_at] = make_table(self.handlers, control.give_text)
-            # C calls it until the process ends, also after this module is gone.
+            # C calls the table until the process ends, even after this module is gone.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
-            # A thread of TensorFlow that enters an ending interpreter would take the process down.
+            # A TensorFlow thread that enters a finalizing interpreter would crash the process.
             atexit.register(control.stop, _EXIT_WAIT_MS)
             if hasattr(os, "register_at_fork"):
                 os.register_at_fork(after_in_child=control.forked)
@@ -51,17 +51,17 @@ _PROCESS = _Process()
 
 
 def register_schemes(handlers: Mapping[str, FileSystem]) -> None:
-    """Let TensorFlow in this process use file systems: "igfs" makes it know igfs:// paths.
+    """Register file systems with TensorFlow in this process: the scheme "igfs" adds igfs:// paths.
 
-    Any thread may call it, any number of times; children made by fork inherit it. For a scheme that is
-    known already the new handler takes over, and files that are open stay with the old one.
+    Any thread may call it, any number of times. Forked child processes inherit the registration. A new
+    handler replaces an earlier one of its scheme, except for files that are already open.
 
     Args:
-        handlers: Who serves each scheme.
+        handlers: The handler of each scheme.
 
     Raises:
-        PluginUnavailable: The compiled part was not built, or something else serves one of the schemes.
-        ValueError: A scheme that TensorFlow would never ask for.
+        PluginUnavailable: The C library was not built, or another file system serves one of the schemes.
+        ValueError: A scheme is not a URI scheme that TensorFlow recognizes.
     """
     for scheme in handlers:
         if not re.fullmatch("[a-z][a-z0-9.]{1,30}", scheme):
@@ -83,7 +83,7 @@ def is_registered(scheme: str) -> bool:
 
 
 def _add_to_tensorflow(schemes: list[str]) -> None:
-    """Register schemes with TensorFlow; one that another thread was quicker with is fine."""
+    """Register schemes with TensorFlow. Another thread may have registered some of them first."""
     import tensorflow as tf
 
     path = _library_path()
@@ -95,15 +95,15 @@ def _add_to_tensorflow(schemes: list[str]) -> None:
     for scheme in schemes:
         if control.offer(scheme.encode()):
             raise PluginUnavailable(f"no room for {scheme}://: this process has too many schemes already")
-    with suppress(tf.errors.AlreadyExistsError):  # whose they are is asked next
+    with suppress(tf.errors.AlreadyExistsError):  # the caller checks next who serves them
         tf.experimental.register_filesystem_plugin(str(path))
 
 
 def _control_of(scheme: str) -> int | None:
-    """Ask who serves a scheme: the address of a `Control`, or None when nobody does.
+    """Return the address of the `Control` that serves a scheme, or None if nothing serves it.
 
     Raises:
-        PluginUnavailable: Something that is not ours.
+        PluginUnavailable: Another file system serves the scheme.
     """
     import tensorflow as tf
 
@@ -149,7 +149,11 @@ def _library_path() -> Path:
 
 
 def _address_of_set_status() -> int | None:
-    """Find TF_SetStatus in the framework library, which TensorFlow has loaded."""
+    """Return the address of TF_SetStatus in the framework library that TensorFlow has loaded.
+
+    Raises:
+        PluginUnavailable: TensorFlow has no such library on this platform.
+    """
     import tensorflow as tf
 
     for path in sorted(Path(tf.sysconfig.get_lib()).glob("libtensorflow_framework*")):

@@ -1,7 +1,7 @@
-"""The functions that _filesystem.c calls, through ctypes.
+"""Implements the functions that _filesystem.c calls through ctypes.
 
-Nothing may leave a callback: ctypes would drop the exception and C would go on with garbage. Every one
-catches all, and its answer counts only when it has set the reply's code, the last thing it does.
+A callback must not raise: ctypes would drop the exception, and C would continue with garbage. So every
+callback catches all exceptions. Its reply is valid only after it has set the code, which it does last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABI = 1
 _LOG = logging.getLogger(__name__)
 _address, _uri, _number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64
 
-# The memory of C as a memoryview, without the copy or the type per length that ctypes arrays cost.
+# Makes a memoryview of C memory. A ctypes array would need a copy, or a new type for each length.
 _view_of_memory = ctypes.PYFUNCTYPE(ctypes.py_object, _address, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
@@ -36,7 +36,7 @@ _MAX_SHOWN = 200
 
 
 class Reply(ctypes.Structure):
-    """reply_t of _filesystem.c."""
+    """The `reply_t` of _filesystem.c."""
 
     _fields_ = [
         ("number", ctypes.c_int64),
@@ -49,7 +49,7 @@ class Reply(ctypes.Structure):
 
 
 class HandlerTable(ctypes.Structure):
-    """table_t of _filesystem.c."""
+    """The `table_t` of _filesystem.c."""
 
     _fields_ = [
         ("open_read", ctypes.CFUNCTYPE(None, _address, _uri)),
@@ -64,7 +64,7 @@ class HandlerTable(ctypes.Structure):
 
 
 class Control(ctypes.Structure):
-    """`control` of _filesystem.c. `stop` waits and lets go of the GIL; the others are done at once."""
+    """The `control` of _filesystem.c. `stop` blocks without the GIL; the other functions do not block."""
 
     _fields_ = [
         ("magic", ctypes.c_uint32),
@@ -78,7 +78,7 @@ class Control(ctypes.Structure):
 
 
 class Change(IntEnum):
-    """What `change` does to a path."""
+    """The actions of `change` on a path."""
 
     MAKE_DIRECTORY = 0
     MAKE_DIRECTORIES = 1
@@ -90,7 +90,7 @@ class Change(IntEnum):
 
 
 class FileCall(IntEnum):
-    """What `on_file` does to an open file. DROP comes last, also to a file that nobody closed."""
+    """The actions of `on_file` on an open file. DROP comes last, even if the file was not closed."""
 
     TELL = 0
     FLUSH = 1
@@ -100,19 +100,19 @@ class FileCall(IntEnum):
 
 
 class GiveText(Protocol):
-    """Copies bytes into the reply at an address; not 0 when C has no memory for them."""
+    """A function that copies bytes into the reply at an address."""
 
     def __call__(self, reply: int, text: bytes, num_bytes: int) -> int:
-        """Copy the text."""
+        """Copy the text. Return 0, or another number if C has no memory for it."""
         ...
 
 
 def make_table(handlers: Mapping[str, FileSystem], give_text: GiveText) -> HandlerTable:
-    """Make the functions for C. The caller keeps the table for as long as C may call it: for ever.
+    """Make the table of functions for C. The caller must keep the table alive forever, because C may call it.
 
     Args:
-        handlers: Who serves each scheme; looked up at each call, so that changes take effect.
-        give_text: `Control.give_text` of the library that will call.
+        handlers: The handler of each scheme. It is looked up at each call, so changes take effect.
+        give_text: `Control.give_text` of the calling library.
     """
     bridge = _Bridge(handlers, give_text)
     types: dict[str, Any] = dict(cast("list[tuple[str, Any]]", HandlerTable._fields_))
@@ -121,12 +121,12 @@ def make_table(handlers: Mapping[str, FileSystem], give_text: GiveText) -> Handl
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    file: ReadFile | WriteFile | None  # None: closed, and TensorFlow has not let go of it yet
+    file: ReadFile | WriteFile | None  # None: closed, but TensorFlow has not released it yet
     uri: str
 
 
 class _Bridge:
-    """Callbacks by the names of `HandlerTable`. All of them run in many threads; single steps of a dict are atomic."""
+    """The callbacks, named as in `HandlerTable`. They run in many threads, and rely on atomic dict operations."""
 
     def __init__(self, handlers: Mapping[str, FileSystem], give_text: GiveText) -> None:
         self._handlers = handlers
@@ -135,7 +135,7 @@ class _Bridge:
         self._handles = count(1)
 
     def guarded(self, name: str) -> Callable[..., None]:
-        """Return a callback that turns whatever is raised into a code and a message."""
+        """Return a callback that turns every exception into a code and a message."""
         function = getattr(self, name)
 
         def call(reply_at: int, *arguments: Any) -> None:
@@ -143,8 +143,8 @@ class _Bridge:
                 reply = Reply.from_address(reply_at)
                 function(reply, *arguments)
                 reply.code = Code.OK
-            except BaseException as error:  # noqa: BLE001 - C cannot be told in another way
-                # What is raised in here, an interrupt perhaps, leaves the reply unanswered, which C sees.
+            except BaseException as error:  # noqa: BLE001 - C gets errors only as codes
+                # An exception in here, such as an interrupt, leaves the code unset, which C detects.
                 with suppress(BaseException):
                     message = describe(error, self._tried(name, arguments))
                     self._give(reply_at, message.encode("utf-8", "replace"))
@@ -218,13 +218,13 @@ class _Bridge:
                 file.close()
 
     def _drop(self, handle: int) -> None:
-        """Close a file that TensorFlow lets go of unclosed: any reader, and a writer that was forgotten."""
+        """Close a file that TensorFlow releases without closing it: any reader, or a forgotten writer."""
         opened = self._opened.pop(handle, None)
         if opened is None or opened.file is None:
             return
         try:
             opened.file.close()
-        except BaseException as error:  # noqa: BLE001 - TensorFlow asks for no status here
+        except BaseException as error:  # noqa: BLE001 - TensorFlow accepts no status here
             _LOG.warning("%s", describe(error, f"close {opened.uri}"))
 
     def _find(self, uri: bytes) -> tuple[FileSystem, str]:
@@ -261,5 +261,5 @@ class _Bridge:
 
 
 def _short(uri: str) -> str:
-    """Leave out the end of a long path, or it hides the error that follows."""
+    """Return a path without the end of a long one, which would hide the error that follows."""
     return uri if len(uri) <= _MAX_SHOWN else f"{uri[:_MAX_SHOWN]}..."

@@ -1,9 +1,9 @@
-"""`adapt` of preprocessing layers sees the rows of all workers, and comes to the same on each.
+"""Lets `adapt` of preprocessing layers see the rows of all workers, with the same result on each.
 
-What it is given goes round batch by batch, parts of one batch together, in the workers' order: whatever a layer makes
-of rows, also where it depends on which of them come together, it makes of all of them. So each worker reads as much as
-one process would. Data that all workers have whole is adapted to as ever; where layers then differ,
-they had other rows each, and adapt again to those of all.
+The workers exchange the data batch by batch, and join their parts of one batch in the order of the workers. So a layer
+adapts to all rows, even if its result depends on which rows share a batch. Each worker reads as much as one process
+would. If a dataset is not marked as a shard, `adapt` works as usual. If the layers differ afterwards, the workers had
+different rows, and the layers adapt again to the rows of all workers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ignite_tf_magic.training.shares import is_share
 
 _LAYERS = ("Normalization", "TextVectorization", "StringLookup", "IntegerLookup", "Discretization")
 _TEXTS_IN_BATCH = 1024
-_TF_KERAS_BATCH = 32  # of arrays, where none is asked for
-_BATCH_BYTES = 1 << 30  # of an array that goes round; a message has 2 GiB at most
+_TF_KERAS_BATCH = 32  # the default batch size for arrays
+_BATCH_BYTES = 1 << 30  # the size of exchanged parts of an array; a message has at most 2 GiB
 _WORD_BYTES = 4
 
 
@@ -37,10 +37,10 @@ def hook_adapt(framework: Framework, group: WorkerGroup, is_alone: Callable[[], 
     Args:
         framework: The framework.
         group: The workers; all of them call `adapt`, in the same order.
-        is_alone: Whether a call is to be what it is in one process: within another one, or in `independent()`.
+        is_alone: Returns whether `adapt` must run on this worker alone, as in `independent()`.
     """
     layers = [getattr(framework.module.layers, name) for name in _LAYERS]
-    is_first = framework.module.__name__ == "keras"  # in which a text of an array is a document
+    is_first = framework.module.__name__ == "keras"  # Keras 3 treats each text in an array as a document
     for kind in {base for layer in layers for base in layer.__mro__ if "adapt" in vars(base)}:
         kind.adapt = _adapting(vars(kind)["adapt"], group, is_alone, are_documents=is_first)
 
@@ -80,7 +80,7 @@ def _is_alike(layer: Any, group: WorkerGroup) -> bool:
 
 
 def _check_alike(layer: Any, group: WorkerGroup) -> None:
-    """Make sure that a layer is the same on all workers; all of them call."""
+    """Raise WorkersDiffer if a layer's state differs between workers. All workers must call it."""
     if not _is_alike(layer, group):
         raise WorkersDiffer(
             f"the layer {layer.name} has been adapted to other data on each worker, and is no longer the same on all "
@@ -102,16 +102,16 @@ def _tell_of_own_rows(layer: Any, group: WorkerGroup) -> None:
 
 
 def rows_of_all(data: Any, group: WorkerGroup, *, are_documents: bool = False) -> Any:
-    """Return data with the rows of all workers, where each has rows of its own; all of them call.
+    """Return data with the rows of all workers, if each has rows of its own. All workers must call it.
 
     Args:
         data: A dataset of batches or of rows, or arrays.
         group: The workers.
-        are_documents: Whether each text or number of an array without other dimensions is a row.
+        are_documents: Whether each element of a one-dimensional array is a row.
 
     Returns:
-        The data itself where all workers have it whole, or nobody can tell; else a dataset of batches, which all of
-        them read to its end.
+        The data itself if all workers have the same data, or if that is unknown. Otherwise a dataset, which all workers
+        must read to its end.
     """
     if isinstance(data, tf.data.Dataset):
         return joined(data, group.channel()) if is_share(data) else data
@@ -126,7 +126,7 @@ def rows_of_all(data: Any, group: WorkerGroup, *, are_documents: bool = False) -
 
 
 def _rows_in_batch(rows: Any, group: WorkerGroup) -> int:
-    """Return all rows of an array, which one process takes as one batch, unless they are too many to go round."""
+    """Return the rows per exchanged batch: all of an array, as in one process, unless they are too large."""
     row_bytes = rows.dtype.size * int(np.prod(rows.shape[1:]))
     if rows.dtype == tf.string:
         return _TEXTS_IN_BATCH
@@ -135,7 +135,10 @@ def _rows_in_batch(rows: Any, group: WorkerGroup) -> int:
 
 
 def joined(dataset: Any, channel: WorkerGroup) -> Any:
-    """Return a dataset of the elements of all workers, by turns; where they are batches, those of a turn are one."""
+    """Return a dataset of the elements of all workers, one of each in turn.
+
+    If the elements are batches, the batches of one turn become one batch.
+    """
     spec = dataset.element_spec
     parts = tf.nest.flatten(spec, expand_composites=True)
     are_batches = all(_is_of_batches(part) for part in tf.nest.flatten(spec))
@@ -155,7 +158,7 @@ def joined(dataset: Any, channel: WorkerGroup) -> Any:
     signature = tuple(tf.TensorSpec([], tf.string) for _ in parts)
     everything = tf.data.Dataset.from_generator(elements, output_signature=signature)
     everything = everything.map(lambda *texts: _parsed(texts, spec))
-    # Read ahead of what is asked for, a worker might ask once more than others, which would wait for it.
+    # tf.data must not read ahead: a worker might then start one exchange more than the others, and wait for them.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return everything.with_options(options)
@@ -186,7 +189,7 @@ def _parsed(texts: Sequence[Any], spec: Any) -> Any:
 def _passed_on(
     own: Iterator[Any] | None, worker: int, num_parts: int, channel: WorkerGroup
 ) -> tuple[bytes, ...] | None:
-    """Return the next element of one worker on every worker, as texts of its parts; None at the end."""
+    """Return one worker's next element on every worker, as serialized parts, or None at the end."""
     element = next(own, None) if own is not None else None
     texts = _texts(element) if element is not None else [b""] * num_parts
     sizes = np.array([int(element is not None), *map(len, texts)], np.int64)

@@ -1,4 +1,4 @@
-"""Keras' `fit` in the chief of a run with parameter servers: its workers make the steps, each on its own rows."""
+"""Runs Keras' `fit` in the chief of a run with parameter servers, whose workers make the steps."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _fits = itertools.count()
 
 
 def fit_on_workers(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Do what `fit` does, with steps that workers make.
+    """Run `fit` with steps that the workers make.
 
     Args:
-        model: The model; compiled.
-        original: Keras' own `fit` of it.
+        model: The compiled model.
+        original: Keras' own `fit`, bound to the model.
         given: The arguments, by name.
 
     Raises:
-        ConfigError: The model is not compiled, or the data are no batches.
-        ServerGone: A parameter server is lost.
+        ConfigError: The model is not compiled, or `class_weight` cannot be applied to the data.
+        ServerGone: A parameter server is gone.
     """
     framework, group, servers = framework_of(model), worker_group(), Servers(task().addresses)
     _check(model)
@@ -92,7 +92,7 @@ def _check(model: Any) -> None:
 def _source(
     data: dict[str, Any], given: dict[str, Any], framework: Framework, num_workers: int
 ) -> RowsOfWorkers | HandedBatches:
-    """Say where batches come from; of rows that workers read Keras is given but a token for each step."""
+    """Return the source of the batches. If workers read the rows, Keras gets only a token for each step."""
     x = data["x"]
     if not isinstance(x, tf.data.Dataset):
         return HandedBatches(None)
@@ -112,14 +112,14 @@ def _source(
         return HandedBatches(spec)
     tokens = tf.data.Dataset.range(1).repeat()
     is_endless = bool(x.cardinality() == tf.data.INFINITE_CARDINALITY)
-    # Without a number of steps Keras refuses what is endless.
+    # Keras rejects an endless dataset without a number of steps, so the filter makes its cardinality unknown.
     data["x"] = tokens if num_steps or is_endless else tokens.filter(lambda _: True)
     goes_on = num_steps is not None
     return RowsOfWorkers(graph, spec, num_workers, goes_on=goes_on, is_endless=is_endless)
 
 
 def _weighted(dataset: Any, weights: Mapping[int, float], framework: Framework) -> Any:
-    """Give rows the weights of their classes, as Keras does."""
+    """Add the weights of their classes to rows, as Keras does."""
     table = tf.constant([weights.get(each, 1.0) for each in range(max(weights) + 1)], tf.float32)
 
     def weigh(*data: Any) -> Any:
@@ -145,7 +145,7 @@ def _leading(framework: Framework, *parts: Any) -> Any:
 
 
 class LeadingSteps(LeadingCallback):
-    """The last callback: begins epochs, saves, reports."""
+    """The last callback: it begins epochs, saves and reports."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class LeadingSteps(LeadingCallback):
         self._source = source
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begin, or put the training back to where it was, if it goes on in this epoch."""
+        """Begin the epoch, and restore the training's state if it resumes in this epoch."""
         del logs
         num_steps, num_done = self.params.get("steps"), 0
         if self._goes_on_in(epoch):

@@ -1,7 +1,8 @@
-"""Generators and PyDatasets, which give a worker's own batches: in step on all workers, however many each gives.
+"""Keeps workers in step whose own generators or PyDatasets yield different numbers of batches.
 
-Who has no more goes on with batches without rows, so that all rows are trained once and nobody waits for ever. A
-generator does not know how many it has: the workers agree before each step, as for any dataset that does not know.
+A worker without further batches continues with empty ones, so all rows are trained once, and no worker waits forever. A
+generator does not know its number of batches. So the workers check before each step whether any of them has one, as for
+any dataset of unknown length.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 
-_NUM_LOOKED_AT = 2  # Keras tells by as many which dimensions change from batch to batch
+_NUM_LOOKED_AT = 2  # Keras uses the same number to find the dimensions that change from batch to batch
 _ENDLESS = -1
 
 
 def is_source(x: Any) -> bool:
-    """Whether something gives batches by itself, in contrast to arrays: a dataset, a generator, a PyDataset."""
+    """Return whether an object yields batches itself: a dataset, a generator or a PyDataset, but not arrays."""
     return isinstance(x, tf.data.Dataset) or hasattr(x, "__next__") or hasattr(x, "on_epoch_end")
 
 
 def of_own_batches(x: Any, framework: Framework, group: WorkerGroup) -> Any:
-    """Return a generator or PyDataset such that all workers come to its end in the same step. All of them call.
+    """Return this worker's batches as data that ends in the same step on all workers.
+
+    All workers must call it. For a generator, the caller must still apply `shares.in_step` to a returned dataset.
 
     Args:
-        x: What gives this worker's own batches.
-        framework: The model's.
+        x: The generator or PyDataset with this worker's own batches.
+        framework: The model's framework.
         group: The workers.
 
     Raises:
-        ConfigError: A worker has no batch at all, or batches without end where others have some.
+        ConfigError: A worker has no batch at all, or has endless batches while others do not.
     """
     if group.place.size == 1 and hasattr(x, "on_epoch_end"):
         return x
@@ -45,7 +48,7 @@ def of_own_batches(x: Any, framework: Framework, group: WorkerGroup) -> Any:
 
 
 def _as_dataset(batches: Iterator[Any], group: WorkerGroup) -> Any:
-    """Return a generator as a dataset of this worker's own batches, of which nobody knows how many there are."""
+    """Return a generator as a dataset of this worker's own batches, of unknown length."""
     first = [standard(each) for each in itertools.islice(batches, _NUM_LOOKED_AT)]
     _check_numbers(group.side_by_side(len(first)))
     everything = itertools.chain(first, map(standard, batches))
@@ -59,7 +62,7 @@ def _as_dataset(batches: Iterator[Any], group: WorkerGroup) -> Any:
 
 
 def standard(batch: Any) -> Any:
-    """Return what a generator gives as tensors or arrays in tuples and dictionaries, without weights that are None."""
+    """Return a generator's batch as tensors or arrays in tuples and dictionaries, without trailing None."""
     if isinstance(batch, (list, tuple)):
         parts = list(batch)
         while len(parts) > 1 and parts[-1] is None:
@@ -71,7 +74,7 @@ def standard(batch: Any) -> Any:
 
 
 def _spec(one: Any, other: Any = None) -> Any:
-    """Return the spec of batches of any number of rows; a dimension that differs between two may be any, too."""
+    """Return the spec of batches with any number of rows. A dimension that differs between two becomes None, too."""
     other = one if other is None else other
     shape = [
         size if size == of_other else None for size, of_other in zip(one.shape, other.shape, strict=True)
@@ -86,7 +89,7 @@ def _spec(one: Any, other: Any = None) -> Any:
 
 
 def _padded(batches: Any, framework: Framework, group: WorkerGroup) -> Any:
-    """Return a PyDataset that has as many batches as the one of the worker that has most."""
+    """Return a PyDataset with as many batches as the largest of all workers, padded with empty ones."""
     own = _number_of(batches)
     numbers = group.side_by_side(own)
     if len(set(numbers)) == 1:
@@ -118,7 +121,7 @@ def _number_of(batches: Any) -> int:
 
 
 def _check_numbers(numbers: tuple[int, ...]) -> None:
-    """Refuse batches on some workers only, or without end on some only."""
+    """Raise ConfigError if only some workers have batches, or only some have endless batches."""
     told = ", ".join("without end" if each == _ENDLESS else str(each) for each in numbers)
     if 0 in numbers:
         raise ConfigError(

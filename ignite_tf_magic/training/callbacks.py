@@ -1,4 +1,4 @@
-"""Callbacks of `fit` in a run: who has which, and the last one, which leads the training through its steps."""
+"""Decides which worker runs which callbacks of `fit`, and adds the callback that leads the training."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ignite_tf_magic.training.roll_call import OPERATIONS
 from ignite_tf_magic.training.step import REPORT, SAVE, STOP
 from ignite_tf_magic.training.together import DataParallelFit
 
-# What they write is the same on every worker; one writes it.
+# They would write the same on every worker, so only the chief runs them.
 _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 
 def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list[Any]:
-    """Return the callbacks of this worker: all of them to the chief, to the others those that write nothing."""
+    """Return the callbacks of this worker: all on the chief, on the others those that write nothing."""
     kinds = _kinds_of_chief(framework)
     return [each for each in listed(callbacks) if group.place.is_chief or not isinstance(each, kinds)]
 
@@ -41,13 +41,13 @@ def only_of_chief(
     group: WorkerGroup,
     alone: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[None]:
-    """Let callbacks of the script's own that only the chief has do what they do, as `evaluate`, without the others.
+    """Let the script's callbacks that only the chief has run alone, for example when they call `evaluate`.
 
     Args:
-        callbacks: Of this worker.
-        framework: The model's.
+        callbacks: The callbacks of this worker.
+        framework: The model's framework.
         group: The workers.
-        alone: Makes what holds while a method of such a callback is called.
+        alone: Makes the context in which a method of such a callback is called.
     """
 
     def by_itself(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def only_of_chief(
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return what `fit` was given as callbacks as a list: it takes none, one, several and a `CallbackList`."""
+    """Return the `callbacks` argument of `fit` as a list. It may be None, one, several or a `CallbackList`."""
     if callbacks is None:
         return []
     return list(
@@ -81,7 +81,7 @@ def listed(callbacks: Any) -> list[Any]:
 
 
 def numbered_steps(framework: Framework, group: WorkerGroup) -> list[Any]:
-    """Make the callback that counts the steps that all workers make; none for one worker."""
+    """Make the callback that numbers the steps of all workers; none for one worker."""
     if group.place.size == 1:
         return []
     kind = type("NumberedSteps", (_NumberedSteps, framework.module.callbacks.Callback), {})
@@ -89,15 +89,15 @@ def numbered_steps(framework: Framework, group: WorkerGroup) -> list[Any]:
 
 
 class _NumberedSteps:
-    """Numbers steps, by which workers notice that they have come to different ones."""
+    """A callback that numbers steps, so that workers notice if they are at different ones."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A step of a training begins."""
+        """Count the beginning of a training step."""
         del batch, logs
         OPERATIONS.begin("a training step")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A step of an evaluation begins."""
+        """Count the beginning of an evaluation step."""
         del batch, logs
         OPERATIONS.begin("an evaluation step")
 
@@ -112,7 +112,10 @@ def leading(
     firsts: Firsts,
     planned_rows: int | None,
 ) -> Any:
-    """Make the callback that must be the last one, behind the history; `planned_rows` are those of an epoch."""
+    """Make the callback that must be the last one, after the history.
+
+    `planned_rows` is the number of rows that all workers are to train in an epoch, if known.
+    """
     kind = type("Leading", (Leading, framework.module.callbacks.Callback), {})
     return kind(together, group, progress, reporter, asked, firsts, planned_rows)
 
@@ -120,10 +123,11 @@ def leading(
 def same_logs(
     callbacks: Sequence[Any], framework: Framework, together: DataParallelFit, group: WorkerGroup
 ) -> list[Any]:
-    """Make the callback that must be the first one, where others act by the logs of batches; else none.
+    """Make the callback that must be the first one if any worker's callbacks act on batch logs; else none.
 
-    A batch's logs are those of this worker's rows: what they lead to would not be the same on all workers. Those of all
-    cost an operation of all workers a batch, so it is done for callbacks of the script's own only.
+    A batch's logs cover this worker's rows only, so callbacks that act on them could do different things on each
+    worker. Logs of all rows cost one operation of all workers per batch. They are made only for the script's own
+    callbacks.
     """
     if group.place.size == 1 or not group.any_true(any(acts_by_batch(each, framework) for each in callbacks)):
         return []
@@ -132,7 +136,7 @@ def same_logs(
 
 
 def acts_by_batch(callback: Any, framework: Framework) -> bool:
-    """Tell whether a callback of the script's own does something after each batch."""
+    """Return whether a callback is the script's own and acts after each batch."""
     own = framework.module.__name__
     return any(
         name in vars(callback)
@@ -142,14 +146,14 @@ def acts_by_batch(callback: Any, framework: Framework) -> bool:
 
 
 class _SameLogs:
-    """Puts the metrics of all workers' rows into the logs of a batch, before others see them."""
+    """A callback that puts the metrics over all workers' rows into a batch's logs, for later callbacks."""
 
     def __init__(self, together: DataParallelFit) -> None:
         super().__init__()
         self._together = together
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Change the logs, which all callbacks are given."""
+        """Change the logs in place; all callbacks get the same object."""
         del batch
         results = self._together.results()
         if logs:
@@ -157,15 +161,15 @@ class _SameLogs:
 
 
 def as_number(value: Any) -> Any:
-    """Return a result as Keras shows it: a float, or an array of several."""
+    """Return a result in Keras' form: a float, or an array of several values."""
     array = as_array(value)
     return float(array) if array.ndim == 0 else array
 
 
 class LeadingCallback:
-    """What the last callback of a training does, whoever makes its steps.
+    """The base of the last callback of a training, whether this process or workers make its steps.
 
-    With the `Callback` of either framework as its second base.
+    Concrete classes have the `Callback` of either framework as their second base.
     """
 
     model: Any
@@ -180,22 +184,22 @@ class LeadingCallback:
         self.last_batch = -1
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Validation is not training."""
+        """Pause the measurement of the training during validation."""
         del logs
         self._reporter.pause()
 
     def on_test_end(self, logs: Any = None) -> None:
-        """The training goes on."""
+        """Resume the measurement of the training."""
         del logs
         self._reporter.go()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Save that the training is done."""
+        """Save that the training is finished."""
         del logs
         self._progress.save(self.epoch + 1, 0, self.step, is_done=True)
 
     def _goes_on_in(self, epoch: int) -> bool:
-        """Begin an epoch; tells whether the training goes on in it, and puts it back to where it was then."""
+        """Begin an epoch. If the training resumes in it, restore its state and return True."""
         self.epoch, self.last_batch = epoch, -1
         if epoch != self._progress.epoch or not self._progress.was_found:
             return False
@@ -206,17 +210,17 @@ class LeadingCallback:
         return True
 
     def _was_done_before(self, batch: int) -> bool:
-        """Count the steps until this one; tells whether they were done before the training went on."""
+        """Count the steps up to this batch, and return whether it was done before the restart."""
         self.step += batch - self.last_batch
         self.last_batch = batch
         return self.epoch == self._progress.epoch and batch < self._progress.num_batches_done
 
 
 class Leading(LeadingCallback):
-    """Leads a training through its steps on all workers.
+    """The callback that leads a training on all workers.
 
-    It lets them stop, save and report in the same step: within an epoch a wish of any of them travels with the next
-    step, at its end it is asked for. And it puts a training that goes on back to where it was.
+    It makes them stop, save and report in the same step. Within an epoch, a worker's request travels with the next
+    step; at the end of an epoch, the workers exchange their requests. It also restores the state of a resumed training.
     """
 
     def __init__(
@@ -237,7 +241,7 @@ class Leading(LeadingCallback):
         self._is_whole_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put the training back to where it was, if it goes on in this epoch."""
+        """Restore the training's state if it resumes in this epoch."""
         del logs
         self._is_whole_epoch = not self._goes_on_in(epoch)
         if not self._is_whole_epoch:
@@ -246,11 +250,9 @@ class Leading(LeadingCallback):
         self._reporter.go()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Stop, save and report with the others."""
+        """Stop, save and report together with the other workers."""
         if steps := self.params.get("steps"):
-            batch = min(
-                batch, steps - 1
-            )  # of several steps in one call, the last ones may not have been there
+            batch = min(batch, steps - 1)  # with several steps per call, the last may not exist
         if self.last_batch < 0:
             for first in self._firsts.of_training:
                 first.check(self._group)
@@ -268,19 +270,19 @@ class Leading(LeadingCallback):
         self._report_if_agreed(bool(agreed[REPORT]), logs or {})
 
     def on_test_end(self, logs: Any = None) -> None:
-        """The training goes on, if what was validated is the same on all workers."""
+        """Check that all workers validated the same data, and resume the measurement of the training."""
         for first in self._firsts.of_validation:
             first.check(self._group)
         super().on_test_end(logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """End when asked to: there is nothing new to save."""
+        """End the process if it was asked to. Validation adds nothing to save."""
         del batch, logs
         if self._asked.is_asked:
             self._asked.end()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Report the epoch, and ask whether anybody wants to stop or to save."""
+        """Report the epoch, and stop or save if any worker requests it."""
         self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
         check_loss(logs or {}, epoch, self.step)
         self._together.check_weights(f"after epoch {epoch + 1}")
@@ -294,7 +296,7 @@ class Leading(LeadingCallback):
             self._asked.end_together(self._group)
 
     def _tell_of_missing_rows(self, epoch: int) -> None:
-        """Say, in the chief, how many rows are gone that were in the cache when the run counted them."""
+        """Print, on the chief, how many rows the epoch lacked compared with the count at the run's start."""
         rows = self._together.take_rows_done()
         is_whole = self._is_whole_epoch and not self.model.stop_training
         if self._planned_rows and is_whole and self._group.place.is_chief and rows < self._planned_rows:

@@ -1,7 +1,7 @@
-"""Checkpoints of a training: arrays and a few facts in one file, whole or not there.
+"""Reads and writes checkpoints of a training: arrays and a few facts in one file.
 
-A directory holds files step-N.npz, each a checkpoint. One is written under another name, then renamed; older ones go.
-So whoever reads finds the last whole one, whatever has happened to who wrote it.
+A directory contains files step-N.npz, one for each checkpoint. A checkpoint is written under another name and then
+renamed, and older ones are removed. So a reader finds the last complete checkpoint, even if the writer was killed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was saved.
+    """The saved state of a training.
 
     Attributes:
-        step: Steps done since the beginning of the training.
-        arrays: By name.
-        facts: Anything that JSON can hold.
+        step: Steps finished since the beginning of the training.
+        arrays: Arrays by name.
+        facts: Further values that JSON can represent, by name.
     """
 
     step: int
@@ -38,7 +38,7 @@ class Checkpoint:
     facts: Mapping[str, Any]
 
     def to_bytes(self) -> bytes:
-        """Return it as a file."""
+        """Return the checkpoint as the content of a file."""
         buffer = io.BytesIO()
         facts = np.frombuffer(json.dumps({"step": self.step, **self.facts}).encode(), np.uint8)
         arrays: dict[str, Any] = {_FACTS: facts, **self.arrays}
@@ -47,10 +47,10 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Checkpoint:
-        """Read a file.
+        """Parse the content of a file.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: The content is damaged.
         """
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as found:
@@ -62,17 +62,18 @@ class Checkpoint:
 
 
 class CheckpointDirectory:
-    """Checkpoints at a URL that fsspec understands. One process writes, any may read."""
+    """A directory of checkpoints at a URL for fsspec. One process may write, any process may read."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._files, self._path = fsspec.core.url_to_fs(url)
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write one, and remove all but the last two. Blocks until it is there.
+        """Write a checkpoint, and remove all but the last two. Blocks until it is written.
 
         Raises:
-            OSError: It could not be written; what was there is there still.
+            OSError: The checkpoint could not be written, or an older one not removed. A write that fails keeps the
+                older ones.
         """
         self._files.makedirs(self._path, exist_ok=True)
         part = f"{self._path}/step-{checkpoint.step}.part"
@@ -83,7 +84,7 @@ class CheckpointDirectory:
             self._files.rm(f"{self._path}/step-{step}.npz")
 
     def latest(self) -> Checkpoint | None:
-        """Read the last whole one; None when there is none.
+        """Return the last complete checkpoint, or None if there is none.
 
         Raises:
             OSError: The directory cannot be read.
@@ -96,11 +97,11 @@ class CheckpointDirectory:
         return None
 
     def read(self, step: int) -> Checkpoint:
-        """Read the checkpoint of a step.
+        """Return the checkpoint of a step.
 
         Raises:
-            OSError: It is not there.
-            ValueError: It is damaged.
+            OSError: The checkpoint does not exist or cannot be read.
+            ValueError: The checkpoint is damaged.
         """
         return Checkpoint.from_bytes(self._files.cat_file(f"{self._path}/step-{step}.npz"))
 
@@ -114,6 +115,6 @@ class CheckpointDirectory:
 
 
 def directory_in_run(name: str) -> CheckpointDirectory | None:
-    """Return the place for a training of this name in the run of this process, a worker; None outside of runs."""
+    """Return the checkpoint directory of a training in this worker's run, or None outside of runs."""
     run = os.environ.get("IGNITE_TF_RUN_URI")
     return CheckpointDirectory(f"{run}/training/{name}") if run else None

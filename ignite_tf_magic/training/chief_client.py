@@ -1,4 +1,4 @@
-"""How a chief knows the servers that it drives: a standalone client its workers, one of async also the others."""
+"""Connects a chief to the TensorFlow servers that it drives: workers, and parameter servers if it has some."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ignite_tf_magic.errors import ServerGone
 from ignite_tf_magic.runs.listening import listens
 from ignite_tf_magic.training.task import Task, hands_steps_out, task
 
-# As ParameterServerStrategy has it: one request at a time to each worker, so that whoever asks a lost one learns of it.
+# The same settings as in ParameterServerStrategy: one request at a time to each worker. So a request to a lost worker
+# fails for its caller.
 _AS_A_COORDINATOR = {
     "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False",
     "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY": "True",
@@ -23,10 +24,10 @@ _ASK_S, _PROBE_S = 0.2, 2.0
 
 
 def know_servers() -> None:
-    """Let a chief put operations on the servers' devices: "/job:worker/task:0".
+    """Let a chief place operations on the servers' devices, such as "/job:worker/task:0".
 
-    They are asked when the chief's first eager operation runs: of functions that were made before, they would know
-    nothing, and a script of TensorFlow 1 has its own sessions.
+    TensorFlow connects to the servers when the chief's first eager operation runs. Functions created before this call
+    would be unknown to the servers. A TensorFlow 1 script uses its own sessions instead.
     """
     own = task()
     if own.kind != "chief":
@@ -44,7 +45,7 @@ def know_servers() -> None:
 
 
 def _keep_workers_apart(server: tf.train.ServerDef, own: Task) -> None:
-    """Let each worker see the parameter servers and the chief only: the others need not know when it is replaced."""
+    """Let each worker see only the parameter servers and the chief, not other workers, which may be replaced."""
     for kind, seen in (("worker", "/job:ps"), ("ps", "/job:worker")):
         filters = server.cluster_device_filters.jobs.add()
         filters.name = kind
@@ -67,10 +68,10 @@ class Servers:
         self._lock = threading.Lock()
 
     def check_ps(self) -> None:
-        """Make sure that all parameter servers are there.
+        """Check that all parameter servers accept connections.
 
         Raises:
-            ServerGone: One is not, and its variables are gone with it.
+            ServerGone: A parameter server does not. Its variables are lost.
         """
         for index, address in enumerate(self._addresses["ps"]):
             if not listens(address, _PROBE_S):
@@ -80,7 +81,7 @@ class Servers:
                 )
 
     def rejoin(self, worker: int, is_wanted: Callable[[], bool]) -> bool:
-        """Wait until a worker's process is there again, and make it known here; False when that is wanted no more."""
+        """Wait until a worker's process is back, and connect to it. Return False once `is_wanted` is false."""
         waiting = threading.Event()
         while is_wanted():
             if listens(self._addresses["worker"][worker], _PROBE_S):
@@ -88,7 +89,7 @@ class Servers:
                     with self._lock:
                         tf_private.renew_servers()
                     return True
-                except tf.errors.OpError:  # it, or another one, has gone meanwhile
+                except tf.errors.OpError:  # this worker or another server is gone again
                     self.check_ps()
             waiting.wait(_ASK_S)
         return False

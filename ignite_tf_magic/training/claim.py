@@ -1,6 +1,7 @@
-"""A claim to take part for a worker: by the first of those of its command that imports Keras, while it lives.
+"""The training lock, which lets one process of a worker's command train at a time.
 
-Another one may when it has ended, as in a shell script that trains twice.
+The first process that imports Keras takes the lock, and holds it until it ends. Then another process may take it, as in
+a shell script that trains twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _VARIABLE = "IGNITE_TF_CLAIM_FILE"
 
 
 class Claim:
-    """This process's claim to be its worker. One for a process."""
+    """The training lock of this process's worker. A process has one object of this class."""
 
     def __init__(self) -> None:
         self._number: int | None = None
@@ -34,7 +35,10 @@ class Claim:
         self._mutex = threading.Lock()
 
     def take(self) -> bool:
-        """Take part, unless another process of this worker does; tells which. The claim ends with the process."""
+        """Take the lock, and return whether this process holds it. The lock is released when the process ends.
+
+        Outside of a run there is no lock file, and the result is True.
+        """
         path = os.environ.get(_VARIABLE)
         with self._mutex:
             if not path or self._lock is not None:
@@ -49,7 +53,7 @@ class Claim:
 
     @property
     def number(self) -> int:
-        """How many processes have trained for this worker before this one, in the same generation of the run."""
+        """The number of processes that held the lock before this one, in the same generation of the run."""
         with self._mutex:
             if self._number is None:
                 self._number = _count(Path(f"{os.environ[_VARIABLE]}.count")) if self._lock else 0
@@ -60,9 +64,10 @@ CLAIM = Claim()
 
 
 def name_in_run(name: str, group: WorkerGroup) -> str:
-    """Tell apart the trainings of programs that a command runs in turn. All workers call; the chief's number counts.
+    """Return a training's name in the run, unique even if a command runs several programs in turn.
 
-    A restart knows by its name what a training goes on with.
+    All workers must call it; the chief's number of the program counts. After a restart, a training finds its checkpoint
+    by this name.
     """
     if not os.environ.get(_VARIABLE):
         return name
@@ -71,7 +76,7 @@ def name_in_run(name: str, group: WorkerGroup) -> str:
 
 
 def _count(path: Path) -> int:
-    """Return how often this was called for a file before. Who calls holds the lock."""
+    """Return the number of earlier calls for a file. The caller must hold the lock."""
     text = path.read_text() if path.exists() else ""
     number = int(text) if text.isdigit() else 0
     path.write_text(str(number + 1))
@@ -79,7 +84,7 @@ def _count(path: Path) -> int:
 
 
 def why_not() -> str:
-    """Say why this process does not take part."""
+    """Return why this process cannot take part in the training."""
     holder = holder_pid(Path(os.environ[_VARIABLE]))
     command = " ".join(sys.argv)[:100]
     return (
@@ -89,9 +94,9 @@ def why_not() -> str:
 
 
 def refuse_fit(model_class: Any, reason: str, is_independent: Callable[[], bool]) -> None:
-    """Have `fit` raise ConfigError in a process that cannot train with the other workers, but in `independent()`.
+    """Make `fit` raise ConfigError in a process that cannot train with the other workers.
 
-    Otherwise each worker would silently train a model of its own.
+    Otherwise each worker would silently train a model of its own. Inside `independent()`, `fit` is allowed.
     """
 
     def check(model: Any) -> None:
@@ -105,7 +110,7 @@ def refuse_fit(model_class: Any, reason: str, is_independent: Callable[[], bool]
 
 
 def stay_alone(model_class: Any, reason: str, has_strategy: Callable[[Any], bool]) -> None:
-    """Warn in `fit` that it trains this process's model alone, but of models that have a strategy of their own."""
+    """Make `fit` warn that it trains the model in this process alone, unless the model has its own strategy."""
 
     def check(model: Any) -> None:
         if not has_strategy(model):

@@ -1,4 +1,4 @@
-"""What is to be the same on all workers, and whether it is: data that each is given whole, and weights."""
+"""Checks that workers agree where they must: on common data, weights, models and library versions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ignite_tf_magic.training.group import WorkerGroup, as_array
 _NUM_NAMED = 5
 _COINCIDENCE = 1e-4
 _TEXT_SHOWN = 300
-_NUM_PARTS = 3  # of a version
+_NUM_PARTS = 3  # the compared parts of a version number
 
 
 def are_same(arrays: Any, group: WorkerGroup) -> bool:
-    """Return whether a structure of arrays is the same on all workers; all of them call."""
+    """Return whether a structure of arrays is the same on all workers. All workers must call it."""
     flat = tf.nest.flatten(arrays, expand_composites=True)
     total = 0
     for each in flat:
@@ -31,11 +31,11 @@ def are_same(arrays: Any, group: WorkerGroup) -> bool:
 
 
 def _checksum(array: np.ndarray, start: int = 0) -> int:
-    """Return a checksum of an array's shape, dtype and bytes, going on from another one."""
+    """Return a checksum of an array's shape, dtype and bytes, continued from another checksum."""
     head = f"{array.dtype.str} {array.shape}".encode()
     if array.dtype.hasobject:
         return zlib.crc32(b"\0".join(map(_bytes_of, array.ravel())), zlib.crc32(head, start))
-    # As bytes: there are dtypes, as bfloat16, that no buffer knows.
+    # Viewed as bytes, because some dtypes, such as bfloat16, have no buffer format.
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, zlib.crc32(head, start))
 
 
@@ -44,13 +44,13 @@ def _bytes_of(thing: Any) -> bytes:
 
 
 class FirstBatches:
-    """Compares the first batches of passes over data of which all workers should have the same.
+    """Compares the first batch of each pass over data that should be the same on all workers.
 
-    What is compared is labels, where there are any: inputs may have been changed at random. Where labels tell little,
-    as those of one class do, all of the batch is compared.
+    It compares labels, if there are any, because inputs may have been changed at random. If the labels do not identify
+    the rows, for example because all have one class, it compares the whole batch.
 
     Args:
-        has_own_sources: Whether workers are known to read other rows each.
+        has_own_sources: Whether the workers are known to read different rows.
     """
 
     def __init__(self, *, has_own_sources: bool = False) -> None:
@@ -60,7 +60,10 @@ class FirstBatches:
         self._has_warned = False
 
     def noted(self, number: Any, element: Any) -> Any:
-        """Return an element, whose number in its pass is given, in a tf.data function; the first one is noted."""
+        """Return an element unchanged, and record the first one of a pass; for use in a tf.data function.
+
+        `number` is the element's number in its pass, from 0.
+        """
         has_labels = isinstance(element, tuple) and len(element) > 1
         labels, parts = _parts(element[1]) if has_labels else [], _parts(element)
 
@@ -75,7 +78,7 @@ class FirstBatches:
         return of_labels
 
     def check(self, group: WorkerGroup) -> None:
-        """Warn, once, if the next pass began with other rows on another worker. All workers call."""
+        """Warn once if the next pass began with different rows on the workers. All workers must call it."""
         at = self._num_checked
         own = self._seen[at] if at < len(self._seen) else (-1, -1)
         self._num_checked += 1
@@ -92,10 +95,10 @@ class FirstBatches:
 
 
 def tell_rows_apart(labels: Sequence[np.ndarray]) -> bool:
-    """Return whether other rows would hardly have the labels that these have, one after the other.
+    """Return whether other rows are unlikely to have the same labels in the same order.
 
-    Those of one class, or of few that are sorted or come in turns, are the same for other rows. So may be rare ones:
-    the chance that two rows have the same label, for all of them together, is to be small.
+    Labels of one class, or of a few classes that are sorted or alternate, would be the same for other rows. Labels may
+    also coincide by chance, so the probability that two random batches have the same labels must be small.
     """
     ids = _row_numbers(labels)
     rows, counts = len(ids), np.bincount(ids)
@@ -108,7 +111,7 @@ def tell_rows_apart(labels: Sequence[np.ndarray]) -> bool:
 
 
 def _row_numbers(labels: Sequence[np.ndarray]) -> np.ndarray:
-    """Number rows by what their labels are: the same number for the same labels."""
+    """Return a number for each row: the same number for the same labels."""
     rows = len(labels[0]) if labels and labels[0].ndim else 0
     of_rows = [part for part in labels if part.ndim and len(part) == rows]
     numbers: dict[tuple[bytes, ...], int] = {}
@@ -135,7 +138,7 @@ def _digest(parts: Sequence[Any]) -> Any:
 
 @dataclass
 class Firsts:
-    """What compares the data of a training, and that of its validation; whether all workers have it, and divide it."""
+    """The comparisons of training and validation data that the workers divide, and whether they do divide them."""
 
     of_training: list[FirstBatches] = field(default_factory=list)
     of_validation: list[FirstBatches] = field(default_factory=list)
@@ -148,19 +151,19 @@ def _can_be_read(part: Any) -> bool:
 
 
 def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when: str) -> None:
-    """Compare variables of all workers, which are to be equal to the bit; all of them call.
+    """Check that variables are the same bit for bit on all workers. All workers must call it.
 
     Args:
-        variables: Names, for people, and values that NumPy reads.
+        variables: Names for the error message, and values that `as_array` accepts.
         group: The workers.
-        when: For people: "after epoch 3".
+        when: The moment, for the error message: "after epoch 3".
 
     Raises:
-        WorkersDiffer: Some differ; they are named.
+        WorkersDiffer: Some variables differ. The message names them.
     """
     if group.place.size == 1:
         return
-    # Small ones first, single numbers above all: where a learning rate differs, all else does because of it.
+    # Name small variables first: if a learning rate differs, it is the reason why the large ones differ.
     arrays = sorted(
         ((name, as_array(value)) for name, value in variables),
         key=lambda each: (each[1].size, each[1].ndim),
@@ -179,10 +182,10 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
 
 
 def check_versions(versions: Mapping[str, str], group: WorkerGroup) -> None:
-    """Make sure that all workers compute with the same libraries; all of them call.
+    """Check that all workers use the same versions of libraries. All workers must call it.
 
     Raises:
-        WorkersDiffer: They do not; each worker's version is named.
+        WorkersDiffer: The versions differ. The message names each worker's version.
     """
     if group.place.size == 1:
         return
@@ -206,14 +209,14 @@ def _numbers(version: str) -> list[int]:
 
 
 def check_models(descriptions: Iterable[tuple[str, str]], group: WorkerGroup) -> None:
-    """Make sure that all workers train the same model in the same way; all of them call.
+    """Check that all workers train the same model in the same way. All workers must call it.
 
     Args:
-        descriptions: Of each thing that is to be the same, what it is, and a text that tells it from others.
+        descriptions: For each property that must be equal, its name and a text with its value.
         group: The workers.
 
     Raises:
-        WorkersDiffer: They do not; what differs is named.
+        WorkersDiffer: Some properties differ. The message names them.
     """
     if group.place.size == 1:
         return

@@ -1,4 +1,4 @@
-"""What `fit` and `evaluate` are given, and this worker's part of it, as arguments for Keras' own methods."""
+"""Turns the data passed to `fit` and `evaluate` into arguments with this worker's shard, for Keras' methods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZES_DIFFER = ("Dimensions must be equal", "Incompatible shapes", "required br
 
 @contextmanager
 def end_is_well(given: Mapping[str, Any], *numbers: str) -> Iterator[None]:
-    """Keep Keras from warning of data whose number of batches nobody knew, where no such argument is given."""
+    """Suppress Keras' warning about data that ends, unless one of the named arguments sets the number of steps."""
     with warnings.catch_warnings():
         if all(given.get(each) is None for each in numbers):
             warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
@@ -35,7 +35,7 @@ def end_is_well(given: Mapping[str, Any], *numbers: str) -> Iterator[None]:
 
 @contextmanager
 def explained(data: Any, group: WorkerGroup) -> Iterator[None]:
-    """Add to an exception of Keras' what of the data may have caused it: its own text is about layers."""
+    """Add a note to an exception of Keras if the data may have caused it: Keras' own text is about layers."""
     try:
         yield
     except Exception as error:
@@ -79,13 +79,16 @@ def _about_dataset(error: Exception, spec: Any, group: WorkerGroup) -> str | Non
 def training_data(
     given: dict[str, Any], framework: Framework, group: WorkerGroup, order: int
 ) -> tuple[dict[str, Any], Firsts]:
-    """Take the data out of the arguments of `fit`, and return this worker's part of it.
+    """Remove the data from the arguments of `fit`, and return this worker's shard of it.
 
     Args:
-        given: The arguments.
-        framework: The model's.
+        given: The arguments; the data is removed from them.
+        framework: The model's framework.
         group: The workers.
-        order: Seed of the orders in which arrays are read, if they are to be shuffled; the same on all workers.
+        order: Seed for shuffling arrays, if `fit` shuffles them; the same on all workers.
+
+    Returns:
+        Arguments for Keras' `fit`, and the comparisons of the workers' first batches.
     """
     firsts = Firsts()
     x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
@@ -113,7 +116,7 @@ def training_data(
 def evaluation_data(
     given: dict[str, Any], framework: Framework, group: WorkerGroup
 ) -> tuple[dict[str, Any], Firsts]:
-    """Take the data out of the arguments of `evaluate`, and return this worker's part of it."""
+    """Remove the data from the arguments of `evaluate`, and return this worker's shard, as `training_data` does."""
     firsts = Firsts()
     x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
     batch_rows = given.pop("batch_size", None)
@@ -128,7 +131,7 @@ def evaluation_data(
 
 
 def _to_evaluate(part: Any, group: WorkerGroup) -> Any:
-    """Return data of which all workers have as many batches: losses and metrics of a step may be those of all."""
+    """Return data with the same number of batches on all workers, whose steps may compute over all rows."""
     is_for_all = isinstance(part, tf.data.Dataset) and group.place.size > 1
     return shares.in_step(shares.with_a_batch(part), group) if is_for_all else part
 
@@ -141,7 +144,7 @@ def _share(
     group: WorkerGroup,
     firsts: list[FirstBatches],
 ) -> Any:
-    """Return this worker's part of x, y and weights as Keras takes them."""
+    """Return this worker's shard of x, y and weights as one argument for Keras."""
     x = data[0]
     if isinstance(x, tf.data.Dataset):
         return shares.share_of(x, group, firsts)
@@ -169,7 +172,7 @@ def _tell_of_own_rows(by_worker: Sequence[int]) -> None:
 
 
 def _without_lists(arrays: Any) -> Any:
-    """Make tuples of lists, which datasets take for tensors."""
+    """Turn lists into tuples, because datasets interpret lists as tensors."""
     if isinstance(arrays, (list, tuple)):
         return tuple(map(_without_lists, arrays))
     return (
@@ -178,7 +181,7 @@ def _without_lists(arrays: Any) -> Any:
 
 
 def described(given: dict[str, Any]) -> str:
-    """Describe what of the arguments of `fit` must be the same on all workers, who else would wait for each other."""
+    """Describe the arguments of `fit` that must be equal on all workers. Otherwise workers could wait forever."""
     found = [f"x is {_kind(given.get('x'))}", f"validation_data is {_kind(given.get('validation_data'))}"]
     found += [
         f"{name}={_shown(given[name])}" for name in sorted(_ALIKE & given.keys()) if given[name] is not None
@@ -201,7 +204,7 @@ def _shown(value: Any) -> str:
 
 
 def _split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:
-    """Take the last rows for validation, as Keras does."""
+    """Split off the last rows for validation, as Keras does."""
     arrays = (x, y, weights)
     total = len(tf.nest.flatten(x)[0])
     at = int(np.floor(total * (1.0 - share)))

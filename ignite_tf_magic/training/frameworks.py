@@ -1,4 +1,4 @@
-"""What differs between Keras 3 and tf_keras, as far as training together goes. Public names only."""
+"""Hides the differences between Keras 3 and tf_keras in training on several workers."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ Replace = Callable[[Any], tuple[Arguments, Options]]
 
 
 class Framework(ABC):
-    """One of the two, imported by the script."""
+    """Keras 3 or tf_keras, imported by the script."""
 
     module: Any
-    apply_name: str  # of the method of optimizers that all others end in
+    apply_name: str  # the optimizers' method that all other update methods call
     converts_steps = False  # whether AutoGraph converts a `train_step`
 
     @abstractmethod
     def unpack(self, data: Any) -> tuple[Any, Any, Any]:
-        """Take an element apart into x, y and sample weights."""
+        """Split a dataset element into x, y and sample weights."""
 
     @abstractmethod
     def tensor(self, variable: Any) -> Any:
         """Return the value of a variable."""
 
     def as_input(self, array: Any) -> Any:
-        """Return a tensor of an array that `fit` is given, of the framework's type of floats if it has floats."""
+        """Convert an array passed to `fit` to a tensor. Floats get the framework's float type."""
         found = tf.convert_to_tensor(array)
         return tf.cast(found, self.module.backend.floatx()) if found.dtype.is_floating else found
 
     @abstractmethod
     def metric_variables(self, model: Any) -> list[Any]:
-        """List the variables in which a model's metrics count."""
+        """Return the variables in which a model's metrics accumulate their counts."""
 
     def other_variables(self, model: Any) -> list[Any]:
-        """List the variables of a model that are not trained, but for what metrics count; none before it is built."""
+        """Return a model's non-trainable variables except those of metrics; none before it is built."""
         if not model.built:
             return []
         counts = {id(each) for each in self.metric_variables(model)}
@@ -52,25 +52,25 @@ class Framework(ABC):
         return own + self.untracked_variables(model)
 
     def untracked_variables(self, model: Any) -> list[Any]:
-        """List TensorFlow's own variables that layers hold as attributes and do not count among theirs."""
+        """Return `tf.Variable`s that layers hold as attributes without listing them as theirs."""
         del model
         return []
 
     @abstractmethod
     def optimizer_variables(self, optimizer: Any) -> list[Any]:
-        """List an optimizer's own variables; none before it is built."""
+        """Return an optimizer's own variables; none before it is built."""
 
     @abstractmethod
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Make an optimizer's variables."""
+        """Create an optimizer's variables."""
 
     @abstractmethod
     def with_values(self, pairs: Iterable[tuple[Any, Any]], call: Callable[[], Any]) -> Any:
-        """Call a function for which some variables have other values."""
+        """Call a function while some variables have other values, and return its result."""
 
     @abstractmethod
     def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
-        """Find the gradients in the arguments of `apply_name`; also returns how to put others in their place."""
+        """Return the gradients in the arguments of `apply_name`, and a function that replaces them."""
 
     @abstractmethod
     def variables_of(self, optimizer: Any, arguments: Arguments, options: Options) -> list[Any]:
@@ -82,7 +82,7 @@ class Framework(ABC):
         """The base classes of optimizers."""
 
     def adds_up_activities(self) -> bool:
-        """Return whether what regularises activities is a sum over the rows of a batch, and not their mean."""
+        """Return whether activity regularization is a sum over the rows of a batch instead of their mean."""
         layer = self.module.layers.ActivityRegularization(l1=1.0)
         with tf.init_scope():
             layer(tf.ones([2, 1]))
@@ -90,27 +90,27 @@ class Framework(ABC):
 
     @abstractmethod
     def steps_per_execution(self, model: Any) -> int:
-        """Tell how many steps a call of the train function does."""
+        """Return the number of steps that one call of the train function makes."""
 
     @abstractmethod
     def set_steps_per_execution(self, model: Any, number: int) -> None:
-        """Say how many steps a call of the train function does."""
+        """Set the number of steps that one call of the train function makes."""
 
     def kept_seeds(self, model: Any) -> Callable[[], None]:
-        """Return what puts the seeds that layers give the next trace back to what they are now."""
+        """Return a function that restores the current seeds of layers for the next trace."""
         del model
         return lambda: None
 
     def count_step(self, model: Any) -> None:
-        """Count a step that the model's own train function has not made, where callbacks ask it for their number."""
+        """Count a step that the model's own train function did not make, if callbacks read that counter."""
         del model
 
     def compiled_loss(self, model: Any) -> Any:
-        """Return what a step of the script's own may call for all losses of `compile`, beside `compute_loss`."""
+        """Return the object beside `compute_loss` that computes all losses of `compile`, or None."""
         del model
 
     def is_optimizer(self, thing: Any) -> bool:
-        """Whether something is an optimizer."""
+        """Return whether an object is an optimizer."""
         return isinstance(thing, self.optimizer_classes)
 
 
@@ -147,7 +147,7 @@ class Keras3(Framework):
 
     def with_values(self, pairs: Iterable[tuple[Any, Any]], call: Callable[[], Any]) -> Any:
         with self.module.StatelessScope(state_mapping=list(pairs)):
-            # A result may be a variable, whose value is another one again after the scope.
+            # A result may be a variable, which has its old value again after the scope.
             return tf.nest.map_structure(tf.convert_to_tensor, call())
 
     def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
@@ -170,7 +170,7 @@ class Keras3(Framework):
 
 
 class TfKeras(Framework):
-    """tf_keras, which is Keras 2."""
+    """The package tf_keras, which is Keras 2."""
 
     apply_name = "apply_gradients"
     converts_steps = True
@@ -199,7 +199,7 @@ class TfKeras(Framework):
         if hasattr(optimizer, "build"):
             with tf.init_scope():
                 optimizer.build(variables)
-        else:  # a legacy one
+        else:  # a legacy optimizer
             with tf.name_scope(optimizer._name):
                 optimizer._create_all_weights(variables)
 
@@ -237,7 +237,7 @@ class TfKeras(Framework):
         model._steps_per_execution.assign(number)
 
     def kept_seeds(self, model: Any) -> Callable[[], None]:
-        # A layer with a seed counts it up in each trace (RandomGenerator.make_legacy_seed), and draws by the last one.
+        # A layer increments its seed in each trace (RandomGenerator.make_legacy_seed), and uses the last value.
         found: Iterable[Any] = (getattr(layer, "_random_generator", None) for layer in layers_of(model))
         seeds = [(each, each._seed) for each in found if getattr(each, "_built", False)]
 
@@ -265,14 +265,14 @@ def _variables_in(things: Iterable[Any]) -> Iterator[Any]:
 
 
 def _first_of(arguments: Arguments, options: Options, name: str) -> tuple[Any, Replace]:
-    """Return an argument, given by place or by name, and how to put another in its place."""
+    """Return a positional or named argument, and a function that replaces it."""
     if arguments:
         return arguments[0], lambda other: ((other, *arguments[1:]), options)
     return options[name], lambda other: ((), {**options, name: other})
 
 
 def too_old(module: Any) -> str | None:
-    """Tell why an imported Keras cannot train on several workers; None when it can."""
+    """Return why an imported Keras cannot train on several workers, or None if it can."""
     version = tuple(int(part) for part in module.__version__.split(".")[:2])
     if version >= OLDEST_KERAS:
         return None
@@ -286,15 +286,15 @@ _KINDS: dict[str, type[Keras3] | type[TfKeras]] = {"keras": Keras3, "tf_keras": 
 
 
 def framework_named(name: str) -> Framework:
-    """Return one of the two, "keras" or "tf_keras", which has been imported."""
+    """Return the framework named "keras" or "tf_keras", which must be imported already."""
     return _KINDS[name](sys.modules[name])
 
 
 def framework_of(model: Any) -> Framework:
-    """Return which of the two a model is of.
+    """Return the framework of a model.
 
     Raises:
-        ConfigError: It is of neither.
+        ConfigError: The model is of neither Keras 3 nor tf_keras.
     """
     for name in _KINDS:
         module = sys.modules.get(name)
@@ -304,20 +304,20 @@ def framework_of(model: Any) -> Framework:
 
 
 def is_of_keras(thing: Any) -> bool:
-    """Return whether a class, a function or an object's class is Keras' own, not the script's or another package's."""
+    """Return whether a class, a function or an object's class is part of Keras itself."""
     owner = thing if hasattr(thing, "__qualname__") else type(thing)
     return str(owner.__module__).partition(".")[0] in _KINDS
 
 
 def look_at_step(model: Any, framework: Framework, step: Callable[[Any], Any], element_spec: Any) -> None:
-    """Trace a step of a model, which makes what variables it needs; nothing is computed.
+    """Trace a step of a model, which creates the variables that it needs, without computing anything.
 
-    Layers give what is traced next the seeds that they would have given it without this.
+    The layers' seeds for the next trace are the same as without this call.
     """
     restore = framework.kept_seeds(model)
 
     def looked_at(data: Any) -> Any:
-        # TensorFlow traces again what has made variables, here as in the training.
+        # TensorFlow traces a function again if it has created variables, here as in the training.
         nonlocal restore
         restore = framework.kept_seeds(model)
         return step(data)
@@ -327,9 +327,12 @@ def look_at_step(model: Any, framework: Framework, step: Callable[[Any], Any], e
 
 
 def adapted_state(layer: Any) -> list[Any]:
-    """Return what `adapt` has made of a layer, as arrays: vocabularies and bins are no variables."""
+    """Return the state that `adapt` has given a layer, as arrays.
+
+    It includes vocabularies and bins, which are not variables.
+    """
     found = [each.numpy() for each in layer.variables if hasattr(each, "numpy")]
-    for one in (layer, *vars(layer).values()):  # a layer of texts has one that looks up words
+    for one in (layer, *vars(layer).values()):  # a text layer contains a lookup layer
         weights, bins = getattr(one, "idf_weights", None), getattr(one, "bin_boundaries", None)
         found += [np.asarray(each) for each in (weights, bins) if each is not None]
     if hasattr(layer, "get_vocabulary"):
@@ -338,7 +341,7 @@ def adapted_state(layer: Any) -> list[Any]:
 
 
 def layers_of(model: Any) -> Iterator[Any]:
-    """Iterate over a model and all layers in it, those of models and of wrappers within, too."""
+    """Yield a model and all its layers, including those inside nested models and wrappers."""
     waiting, seen = [model], set()
     while waiting:
         one = waiting.pop()

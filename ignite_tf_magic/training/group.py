@@ -1,12 +1,12 @@
-"""The workers of a run as one group: what all of them add up to, inside and outside of graphs.
+"""Adds up values over the workers of a run, inside and outside of graphs.
 
-Values go round by TensorFlow's own collective operations (`tf.raw_ops.CollectiveReduceV2`), over the servers that
-TF_CONFIG names. There is no strategy around it: variables are those of one process, and what is reduced, and when, is
-written down where it happens. All workers must call `sum` in the same order.
+The values travel through TensorFlow's own collective operations (`tf.raw_ops.CollectiveReduceV2`), over the servers
+that TF_CONFIG names. No strategy is involved: variables belong to one process, and each reduction is an explicit call.
+All workers must call `sum` in the same order.
 
-TensorFlow knows an operation by its instance key, and keeps a kilobyte or two for each key until the process ends. The
-key here is made of the dtype and the number of elements, so that there are few; operations with the same key are kept
-apart by their order, as in `MultiWorkerMirroredStrategy`, which an ordering token guarantees within graphs.
+TensorFlow identifies an operation by its instance key, and keeps a kilobyte or two for each key until the process ends.
+To keep the keys few, this module derives them from the dtype and the number of elements. Operations with the same key
+are told apart by their order, as in `MultiWorkerMirroredStrategy`. An ordering token guarantees the order in graphs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.task import Place, place_of, task
 
 _NARROW = (tf.float16, tf.bfloat16)
-_GROUP_KEY = 41_001  # strategies count theirs from 1
+_GROUP_KEY = 41_001  # far from the keys of strategies, which start at 1
 _NUM_DTYPES = 64
 _LAST_ANSWER_S = 0.2
 _LARGE_BYTES = 1 << 20
@@ -45,14 +45,14 @@ _NO_GPU = (
 
 
 class WorkerGroup:
-    """All workers. One for a process; `connect` comes before TensorFlow does anything else.
+    """All workers of a run. A process has one group, and calls `connect` before it uses TensorFlow otherwise.
 
     Not thread-safe: another thread needs a channel of its own.
 
     Args:
         place: The workers, and which of them this process is.
-        key: Number of the group, for TensorFlow; the same for all of its workers.
-        way: How tensors go round; None is as the run was asked to.
+        key: TensorFlow's key of the group, the same for all of its workers.
+        way: How tensors are exchanged ("auto", "ring" or "nccl"). None means the run's --communication option.
     """
 
     def __init__(self, place: Place, *, key: int = _GROUP_KEY, way: str | None = None) -> None:
@@ -65,10 +65,10 @@ class WorkerGroup:
         self.on_sum: Callable[[], None] | None = None  # called before each operation outside of graphs
 
     def connect(self) -> None:
-        """Have TensorFlow start this worker's server, which waits for nobody. A second call does nothing.
+        """Set up this worker's TensorFlow server. It does not wait for others. A second call does nothing.
 
         Raises:
-            ConfigError: TensorFlow has been at work already, or sees no GPU, between which tensors are to go round.
+            ConfigError: TensorFlow has already run operations, or the run uses NCCL and TensorFlow sees no GPU.
         """
         with self._lock:
             if self.place.size == 1 or self._is_connected:
@@ -76,26 +76,26 @@ class WorkerGroup:
             if communication() == "nccl" and not tf.config.get_visible_devices("GPU"):
                 raise ConfigError(_NO_GPU)
             _enable(self.place)
-            # The answer to the last operation may still be on its way when it is done here; TensorFlow does not say.
+            # When the last operation is done here, its result may still be in transit. TensorFlow does not report that.
             atexit.register(time.sleep, _LAST_ANSWER_S)
             self._is_connected = True
 
     def channel(self) -> WorkerGroup:
-        """Return a way to add up beside this one, for another thread. All workers make theirs in the same order."""
+        """Return a group for another thread's sums. All workers must create theirs in the same order."""
         self._num_channels += 1
         return WorkerGroup(self.place, key=self._key + self._num_channels, way=self._way)
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
-        """Add up tensors over all workers, position by position; to the bit the same on each of them.
+        """Add up tensors elementwise over all workers.
 
-        Inside a tf.function or outside. Blocks until every worker has called. One operation for each dtype; numbers of
-        16 bits are added up as float32.
+        The results are the same bit for bit on each worker. Works inside and outside of a tf.function. Blocks until
+        every worker has called. There is one operation for each dtype. 16-bit floats are added up as float32.
 
         Args:
-            tensors: Of numbers; of the same shapes on all workers.
+            tensors: Numeric tensors, with the same shapes on all workers.
 
         Raises:
-            tf.errors.OpError: A worker has gone; the rest cannot go on without it.
+            tf.errors.OpError: A worker is gone. The others cannot continue without it.
         """
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.place.size == 1 or not tensors:
@@ -104,15 +104,15 @@ class WorkerGroup:
         return packed.unpacked([self._reduce(flat) for flat in packed.flat])
 
     def weighted_means(self, tensors: Sequence[Any], along: Any, weight_at: int) -> tuple[list[Any], Any]:
-        """Average tensors over all workers, each worker's by its weight, in few operations.
+        """Average tensors over all workers, weighted by worker, in few operations.
 
-        Where a worker's weight is 0 its tensors count for nothing, even those that are no numbers; where the weights of
-        all are 0, the averages are 0.
+        The tensors of a worker with weight 0 count for nothing, even if they are NaN. If all weights are 0, the
+        averages are 0.
 
         Args:
-            tensors: Floating ones; of the same shapes on all workers.
-            along: float32[n] of a known n, which is added up on the way.
-            weight_at: The place in `along` of this worker's weight.
+            tensors: Floating-point tensors, with the same shapes on all workers.
+            along: float32[n] with a static n, which the same operations add up.
+            weight_at: The index in `along` of this worker's weight.
 
         Returns:
             The averages, and the sums of `along`.
@@ -134,20 +134,20 @@ class WorkerGroup:
         return [total.numpy() for total in self.sum(arrays)]
 
     def from_chief(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the chief's values on every worker; of numbers or booleans."""
+        """Return the chief's tensors on every worker. They are numbers or booleans."""
         return self.from_worker(0, tensors)
 
     def from_worker(self, index: int, tensors: Sequence[Any]) -> list[Any]:
-        """Return one worker's values on every worker; shapes and dtypes are those of that worker everywhere."""
+        """Return one worker's tensors on every worker. All workers must pass its shapes and dtypes."""
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.place.size == 1:
             return tensors
         return self.join([each if self.place.index == index else tf.zeros_like(each) for each in tensors])
 
     def join(self, tensors: Sequence[Any]) -> list[Any]:
-        """Put together tensors of which each place is zero, or false, on all workers but one.
+        """Merge tensors in which each element is zero, or false, on all workers but one.
 
-        Boolean, unsigned and small integers travel as int64.
+        Booleans, unsigned and small integers are sent as int64.
         """
         numbers = [tf.cast(each, tf.int64) if _needs_cast(each.dtype) else each for each in tensors]
         sums = self.sum(numbers)
@@ -158,15 +158,15 @@ class WorkerGroup:
         return sum(self.side_by_side(int(condition))) > 0
 
     def settle(self) -> None:
-        """Wait until every worker has all that it called for so far, or has ended: then this one may end, too.
+        """Wait until this process may end: every other worker has its results so far, or has ended.
 
-        What is on its way is fetched from this process, and would be lost with it.
+        Workers fetch results in transit from this process, and would lose them if it ended.
         """
-        with suppress(tf.errors.OpError):  # who has ended needed nothing any more
+        with suppress(tf.errors.OpError):  # a worker that has ended needs no more results
             self.side_by_side(0)
 
     def are_equal(self, numbers: np.ndarray) -> np.ndarray:
-        """Return which numbers are the same on all workers.
+        """Return, for each number, whether it is the same on all workers.
 
         Args:
             numbers: int64[n], of the same length on all workers.
@@ -179,7 +179,7 @@ class WorkerGroup:
         return np.asarray(num_other == 0)
 
     def side_by_side(self, number: int) -> tuple[int, ...]:
-        """Return a number of each worker, in their order."""
+        """Return the numbers that the workers pass, in the order of the workers."""
         row = np.zeros(self.place.size, np.int64)
         row[self.place.index] = number
         return tuple(int(each) for each in self.sum_arrays([row])[0])
@@ -191,7 +191,7 @@ class WorkerGroup:
         if self._token is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._token = tf.Variable(0.0, trainable=False)
-        # The same kind of device on every worker, whatever else it has.
+        # Use the same kind of device on every worker, whatever other devices it has.
         with tf.device("GPU:0" if way == "nccl" else "CPU:0"):
             return tf.raw_ops.CollectiveReduceV2(
                 input=flat,
@@ -206,15 +206,16 @@ class WorkerGroup:
 
 
 class _Packed:
-    """Tensors one behind the other, by dtype; numbers of 16 bits as float32.
+    """Tensors concatenated into one vector for each dtype. 16-bit floats become float32.
 
     Args:
         tensors: The tensors.
-        large_bytes: A tensor of so many bytes stays by itself, as packing it takes longer than one operation more.
+        large_bytes: A tensor of at least this size gets a vector of its own, because packing it takes longer than one
+            more operation.
 
     Attributes:
         flat: The vectors to add up, in this order. Large tensors come first, in reverse order, because the gradients of
-            the last layers are there first. The last vector holds the last small tensor.
+            the last layers are ready first. The last vector holds the last small tensor.
     """
 
     def __init__(self, tensors: Sequence[Any], large_bytes: int | None = None) -> None:
@@ -235,7 +236,7 @@ class _Packed:
         return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
     def unpacked(self, flat: Sequence[Any]) -> list[Any]:
-        """Return tensors like those that were packed, of the values of such vectors."""
+        """Return the values of such vectors as tensors in the form of the packed ones."""
         found: list[Any] = [None] * len(self._tensors)
         for (_, places), vector in zip(self._packs, flat, strict=True):
             sizes = [_size_of(self._tensors[at]) for at in places]
@@ -257,7 +258,7 @@ def _shaped_like(tensor: Any, flat: Any) -> Any:
 
 
 def _instance_key(flat: Any) -> Any:
-    """Return the key of sums of so many elements of this dtype: TensorFlow refuses another shape for the same key."""
+    """Return the key for sums of this size and dtype. TensorFlow refuses another shape for the same key."""
     kind = flat.dtype.as_datatype_enum
     if flat.shape[0] is not None:
         return (flat.shape[0] * _NUM_DTYPES + kind) % _MAX_KEY
@@ -265,7 +266,7 @@ def _instance_key(flat: Any) -> Any:
 
 
 def communication() -> str:
-    """Return how tensors go round, as the run was asked to: "auto", "ring" or "nccl"."""
+    """Return how the run exchanges tensors: "auto", "ring" or "nccl"."""
     return os.environ.get(_COMMUNICATION, "auto")
 
 
@@ -274,9 +275,9 @@ def _needs_cast(dtype: Any) -> bool:
 
 
 def _enable(place: Place) -> None:
-    """Let TensorFlow of this process reach that of the others, as `MultiWorkerMirroredStrategy` does.
+    """Connect TensorFlow in this process to the other workers, as `MultiWorkerMirroredStrategy` does.
 
-    Without its coordination service: a script that trains nothing together must not be bound so.
+    The strategy's coordination service is left out: it would also tie workers whose script trains no common model.
     """
     leader = "/job:worker/replica:0/task:0"
     cluster = tf.train.ClusterSpec({"worker": list(place.addresses)})
@@ -299,7 +300,7 @@ def _enable(place: Place) -> None:
 def as_array(value: Any) -> np.ndarray:
     """Return a tensor, variable, array or number as an array.
 
-    NumPy by itself cannot: a bfloat16 tensor without dimensions gives it a number that it does not know.
+    NumPy alone cannot convert a scalar bfloat16 tensor, whose value has a type that NumPy does not know.
     """
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 

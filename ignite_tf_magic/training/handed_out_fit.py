@@ -1,8 +1,8 @@
-"""One `fit` of the chief whose steps the workers make: what stands in the place of Keras' own train function.
+"""Replaces Keras' train function in a `fit` of the chief whose steps the workers make.
 
-Keras' loop over epochs and batches, its callbacks and its validation run in the chief as ever. Where it would make a
-step, it is given the report of one that a worker has made. At the end of an epoch, and before a checkpoint, no step is
-under way, and the model of this process has what the parameter servers have.
+Keras' loop over epochs and batches, its callbacks and its validation run in the chief as usual. Instead of making a
+step, the loop gets the report of a step that a worker has made. At the end of an epoch, and before a checkpoint, no
+step is running, and the model in this process has the weights of the parameter servers.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ignite_tf_magic.training.step_queue import StepQueue
 from ignite_tf_magic.training.step_sources import HandedBatches, StepSource
 from ignite_tf_magic.training.waiting import count_rows
 
-# Steps for each worker that may be begun before Keras hears of one: the next is ready when one is done.
+# The steps for each worker that may begin before Keras gets the first report: the next one is ready when one ends.
 _AHEAD = 2
 
 
 class HandedOutFit:
-    """Has workers make the steps of one `fit`. Used in one thread.
+    """Makes the steps of one `fit` on workers. Used in one thread.
 
     Args:
-        model: What is trained.
-        framework: The model's.
+        model: The trained model.
+        framework: The model's framework.
         servers: The workers and parameter servers.
-        source: Where batches come from.
-        progress: What the training goes on with.
-        follows: Whether callbacks look at weights within an epoch; they are fetched after each step then.
+        source: The source of batches.
+        progress: The progress from which the training resumes.
+        follows: Whether callbacks read weights within an epoch. Then weights are fetched after each step.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class HandedOutFit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take the place of the model's train function, and give it back."""
+        """Replace the model's train function in a block, and restore it afterwards."""
         model, framework = self._model, self._framework
         before, num_steps = model.train_function, framework.steps_per_execution(model)
         framework.set_steps_per_execution(model, 1)
@@ -77,22 +77,22 @@ class HandedOutFit:
                 self._steps.queue.close()
 
     def build(self, element_spec: Any) -> None:
-        """Make all variables of the model and its optimizers, and put them to what the training goes on with."""
+        """Create all variables of the model and its optimizers, and restore their saved values."""
         look_at_step(self._model, self._framework, self._model.train_step, element_spec)
         self._progress.restore()
         self._is_built = True
 
     def expect_epoch(self, budget: int | None) -> None:
-        """Have the next call of the train function begin an epoch, of so many steps if that is known."""
+        """Make the next call of the train function begin an epoch of `budget` steps; None if unknown."""
         self._is_expected, self._budget = True, budget
 
     def stop(self) -> None:
-        """End the epoch early: what is under way is waited for, and counts."""
+        """End the epoch early, after the running steps, which count."""
         if self._steps is not None:
             self._steps.stop()
 
     def settle(self) -> int:
-        """Wait until no step is under way, and fetch the weights; gives how many steps Keras has not heard of yet."""
+        """Wait for the running steps, fetch the weights, and return the number of steps not reported to Keras."""
         return 0 if self._steps is None else self._steps.settle()
 
     def go_on(self) -> None:
@@ -106,7 +106,7 @@ class HandedOutFit:
         return self._train_function
 
     def _train_function(self, iterator: Any) -> Any:
-        """Return the logs of a step, as the function of that name does."""
+        """Return the logs of a step, as Keras' train function does."""
         if self._steps is None:
             self._steps = self._start(iterator.element_spec)
         if self._is_expected:
@@ -128,7 +128,7 @@ class HandedOutFit:
 
 
 class _Steps:
-    """The steps of a `fit`, and what they have come to."""
+    """The steps of a `fit`, and the sums of their results."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Steps:
         self._follows = follows
         self._show = tf.function(self._shown, autograph=False)
         self._totals: list[np.ndarray] = []
-        self._added: deque[StepReport] = deque()  # counted, but not given to Keras yet
+        self._added: deque[StepReport] = deque()  # counted, but not reported to Keras yet
         self._is_under_way = False
 
     def begin_epoch(self, budget: int | None) -> None:
@@ -178,7 +178,7 @@ class _Steps:
             self.queue.go_on()
 
     def next_logs(self, iterator: Any) -> Mapping[str, Any] | None:
-        """Wait for a step and return its logs; None behind the last one of an epoch."""
+        """Wait for a step and return its logs, or None after the last step of an epoch."""
         if not self._is_under_way:
             return None
         report = self._next_report(iterator)
@@ -206,7 +206,7 @@ class _Steps:
         return report
 
     def _feed(self, iterator: Any, source: HandedBatches) -> None:
-        """Hand batches over until enough wait, of data that the chief has."""
+        """Add batches from the chief's data to the source until enough are waiting."""
         while self.queue.wants_more():
             try:
                 batch = tf.nest.flatten(next(iterator), expand_composites=True)
@@ -229,7 +229,7 @@ class _Steps:
             self._added.append(report)
 
     def _results(self) -> Mapping[str, Any]:
-        """Let the metrics of this process have counted what all steps of the epoch have, and return their results."""
+        """Set this process's metrics to the counts of all steps of the epoch, and return their results."""
         found: Mapping[str, Any] = self._show(*self._totals)
         return found
 

@@ -1,6 +1,6 @@
-"""Puts functions around methods of Keras' classes, which then know of the step that they are called in.
+"""Wraps methods of Keras' classes in functions that know the current step.
 
-Outside of steps, and where a step is alone, the methods are what they were. `seams` has one model's methods be others.
+Outside of steps, and while a step is `alone`, the methods work as before. `seams` replaces methods of one model.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ignite_tf_magic.training.step import Step, current_step, is_in_step
 def hook(
     kind: type, name: str, around: Callable[..., Any], outside: Callable[..., Any] | None = None
 ) -> None:
-    """Put a function around a method, if a class itself defines it; a second time nothing happens.
+    """Wrap a method if the class itself defines it. A second call for the same method does nothing.
 
     Args:
         kind: The class.
-        name: The method's.
-        around: Called as `around(step, original, thing, *arguments, **options)`, `original` being the bound method.
-        outside: Called as `outside(original, thing, *arguments, **options)` outside of steps.
+        name: The method's name.
+        around: Called in steps, as `around(step, original, thing, *arguments, **options)`, where `original` is the
+            bound method.
+        outside: Called outside of steps, as `outside(original, thing, *arguments, **options)`.
     """
     original = vars(kind).get(name)
     if original is None or hasattr(original, "is_hooked"):
@@ -43,21 +44,21 @@ def hook(
 
 
 def leave_alone(function: Callable[..., Any]) -> None:
-    """Keep AutoGraph from converting a function; what it calls is converted as ever."""
+    """Keep AutoGraph from converting a function. The functions that it calls are converted as usual."""
     function.autograph_info__ = {}  # type: ignore[attr-defined]
 
 
 def hook_family(
     base: type, name: str, around: Callable[..., Any], outside: Callable[..., Any] | None = None
 ) -> None:
-    """Put a function around a method of a class, wherever it has it from, and of all its subclasses, later ones too."""
+    """Wrap a method of a class, of its base classes and of all its subclasses, also of later ones."""
     for kind in [*base.__mro__, *subclasses(base)]:
         hook(kind, name, around, outside)
     when_subclassed(base, lambda kind: hook(kind, name, around, outside))
 
 
 def when_subclassed(base: type, call: Callable[[type], None]) -> None:
-    """Call a function with each subclass of a class as soon as it is made."""
+    """Call a function with each new subclass of a class when it is created."""
     earlier = base.__init_subclass__
 
     def init_subclass(kind: type[Any], /, **options: Any) -> None:
@@ -68,7 +69,7 @@ def when_subclassed(base: type, call: Callable[[type], None]) -> None:
 
 
 def subclasses(base: type[Any]) -> Iterator[type[Any]]:
-    """Iterate over the subclasses of a class, and theirs."""
+    """Yield all direct and indirect subclasses of a class."""
     for kind in base.__subclasses__():
         yield kind
         yield from subclasses(kind)
@@ -76,7 +77,7 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
 
 @contextmanager
 def seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    """Have a model's methods be others for as long as it lasts."""
+    """Replace methods of one model in a block, and restore them afterwards."""
     own = {name: vars(model)[name] for name in methods if name in vars(model)}
     try:
         for name, method in methods.items():

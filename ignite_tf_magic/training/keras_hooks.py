@@ -1,8 +1,8 @@
-"""Keras' `fit` and `evaluate` on all workers of a run, without a word of the script.
+"""Runs Keras' `fit` and `evaluate` on all workers of a run, without changes to the script.
 
-In a run with several workers the bootstrap calls `install_keras` when Keras has been imported. Then `fit` and
-`evaluate` of `keras.Model` do what they do elsewhere, with this worker's part of the data, together with the others.
-`predict` needs nothing: what a worker is given, it predicts.
+In a run with several workers the bootstrap calls `install_keras` after Keras has been imported. Then `fit` and
+`evaluate` of `keras.Model` work as usual, but together with the other workers, each on its part of the data. `predict`
+stays as it is: each worker predicts the data that it is passed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from ignite_tf_magic.training.tensorflow_seeds import order_seed, own_numbers, s
 from ignite_tf_magic.training.together import DataParallelFit
 
 _TOGETHER = "_ignite_tf_together"
-_NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
+_NO_STRATEGY = type(tf.distribute.get_strategy())  # the class of the default strategy
 _is_independent: contextvars.ContextVar[bool] = contextvars.ContextVar("independent", default=False)
 _trained_as_ever: weakref.WeakSet[Any] = weakref.WeakSet()
 _installed: set[str] = set()
@@ -125,7 +125,7 @@ def _install(name: str) -> None:
     seed_tensorflow()
     if group.place.size > 1:
         hook_strategies()
-    if group.place.size > 1 and not is_too_old:  # `fit` says so then; who imports Keras only needs no word
+    if group.place.size > 1 and not is_too_old:  # if too old, only `fit` raises
         framework = framework_named(name)
         in_loops = average_in_loops(framework, loop_exchange(group), _is_independent.get)
         hook_optimizers(framework, in_loops)
@@ -146,9 +146,9 @@ def _is_on_tensorflow(module: Any) -> bool:
 
 @contextlib.contextmanager
 def independent() -> Iterator[None]:
-    """Let Keras in this block train on this worker alone, as for a search in which each worker tries something else.
+    """Let Keras train on this worker alone in a block, for example in a hyperparameter search.
 
-    Random numbers of Python, NumPy and TensorFlow are others on each worker here.
+    Random numbers of Python, NumPy and TensorFlow differ between workers in the block.
     """
     with _alone(), own_random_numbers(), own_numbers(worker_group().place.index):
         yield
@@ -168,7 +168,7 @@ def _wrapped(original: Callable[..., Any], together: Callable[..., Any]) -> Call
 
     @functools.wraps(original)
     def method(model: Any, *arguments: Any, **options: Any) -> Any:
-        # `fit` validates by `evaluate`, with data that has been divided already.
+        # `fit` validates through `evaluate`, with data that is already divided among the workers.
         is_of_fit = options.get("_use_cached_eval_dataset")
         if is_of_fit or _is_independent.get() or _has_strategy(model):
             return original(model, *arguments, **options)
@@ -182,7 +182,7 @@ def _wrapped(original: Callable[..., Any], together: Callable[..., Any]) -> Call
 
 
 def _in_step_with_others(method: str, model: Any) -> contextlib.AbstractContextManager[None]:
-    """Compare the operations of workers during a call; a single batch takes less time than that."""
+    """Compare the workers' operations during a call, except for a single batch, which is too short."""
     group = worker_group()
     if group.place.size == 1:
         return contextlib.nullcontext()
@@ -193,10 +193,10 @@ def _in_step_with_others(method: str, model: Any) -> contextlib.AbstractContextM
 
 
 def _has_strategy(model: Any) -> bool:
-    """Return whether the script has made the model for a strategy of its own: then Keras trains it as ever.
+    """Return whether the script made the model for its own strategy. Keras then trains it without this package.
 
     Raises:
-        ConfigError: It is one with which Keras 3 cannot train, or that does not know the other workers.
+        ConfigError: Keras 3 cannot train with the strategy, or the strategy does not include the other workers.
     """
     strategy = model.distribute_strategy
     if isinstance(strategy, _NO_STRATEGY):
@@ -306,7 +306,7 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
 
 
 def _on_batch(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Make a step of all workers, of the batch that each has."""
+    """Run one step of all workers, each with its own batch."""
     framework, group = framework_of(model), worker_group()
     together = _together(model, framework, group)
     with together.installed(by_batch=True):
@@ -325,8 +325,8 @@ def _on_batch(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
 def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParallelFit:
     if getattr(model, "optimizer", None) is None and not getattr(model, "compiled", False):
         raise ConfigError("compile the model before fit: model.compile(optimizer, loss)")
-    # In the model's own dictionary, past what Keras does with attributes, so that it goes with the model; a copy of it
-    # has it, too.
+    # Stored in the model's `__dict__`, which bypasses Keras' attribute handling, so that it is freed with the model. A
+    # copy of the model may contain the original's object, which is replaced here.
     known = vars(model).get(_TOGETHER)
     if not isinstance(known, DataParallelFit) or known.model is not model:
         known = vars(model)[_TOGETHER] = DataParallelFit(model, framework, group)
@@ -334,13 +334,16 @@ def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParal
 
 
 def _build(model: Any, data: Any, framework: Framework, group: WorkerGroup, *, needs_all: bool) -> None:
-    """Make the variables of a model that learns its inputs from its data, and of all else; nothing is computed."""
+    """Create all variables of a model, also of one that gets its input shapes from the data.
+
+    No step is computed, except with `run_eagerly`.
+    """
     is_needed = needs_all or (group.place.size > 1 and not model.built)
     if isinstance(data, tf.data.Dataset) and is_needed:
-        if model.run_eagerly:  # a step that looks at values cannot be traced
+        if model.run_eagerly:  # a step that reads values in Python cannot be traced
             zeros = or_one_row(empty_like(data.element_spec), tf.constant(0))
             if needs_all:
-                model.train_step(zeros)  # what it changes is restored next
+                model.train_step(zeros)  # the caller restores the variables that it changes
             else:
                 model(framework.unpack(zeros)[0])
         else:

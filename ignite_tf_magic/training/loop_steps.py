@@ -1,7 +1,7 @@
-"""Training loops of a script's own: an optimizer takes the gradients of all workers, averaged by rows.
+"""Averages gradients over the workers in custom training loops, weighted by rows.
 
-Nothing in a loop says what a step is. So the rows of a step are those of the batch that the loop took last from a
-tf.data dataset; without a dataset, workers count equally. All workers start from the chief's weights.
+A custom loop does not mark its steps. So a step's rows are those of the last batch that the loop took from a tf.data
+dataset. Without a dataset, all workers count equally. All workers start from the chief's weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ignite_tf_magic.training.step import RowExchange
 
 
 class LoopExchange(RowExchange):
-    """What workers exchange in a loop's steps. One for a process."""
+    """The exchange between workers in a loop's steps. A process has one."""
 
     def __init__(self, group: WorkerGroup) -> None:
         super().__init__(group)
@@ -30,25 +30,25 @@ class LoopExchange(RowExchange):
 
     @property
     def rows(self) -> Any:
-        """The rows of the batch that this worker took last, float32."""
+        """The number of rows of the last batch that this worker took, float32."""
         return self._rows.read_value()
 
     @property
     def _rows(self) -> Any:
-        # A script may not have made a strategy yet, which must come before the first variable.
+        # Made late, because a script may still make a strategy, which must come before the first variable.
         if self._variable is None:
             with tf.init_scope():
                 self._variable = tf.Variable(1.0, trainable=False, name="rows")
         return self._variable
 
     def note_batch(self, batch: Any) -> None:
-        """Note the batch that the loop has taken."""
+        """Note the number of rows of the batch that the loop has taken."""
         self._rows.assign(tf.cast(num_rows(batch), tf.float32))
 
     def begin(self, optimizer: Any, variables: list[Any]) -> None:
-        """Give all workers the chief's variables, before an optimizer's first step."""
+        """Copy the chief's variables to all workers before an optimizer's first step."""
         if optimizer in self._begun or not all(map(_has_value, variables)):
-            return  # without values: a function is traced that makes variables, and then again without making any
+            return  # without values, this trace creates the variables; the next trace has them
         if not self._begun and self.group.place.is_chief:
             print_line(
                 "the script's training loop runs on each worker's rows; gradients are averaged by the rows of the "
@@ -71,7 +71,7 @@ def _has_value(variable: Any) -> bool:
 def average_in_loops(
     framework: Framework, exchange: LoopExchange, is_independent: Callable[[], bool]
 ) -> Callable[..., Any]:
-    """Return what an optimizer does outside of `fit`: an update by the gradients of all workers."""
+    """Return the update method of optimizers outside of `fit`, which uses the gradients of all workers."""
 
     def apply(original: Callable[..., Any], optimizer: Any, *arguments: Any, **options: Any) -> Any:
         if exchange.is_alone or is_independent() or tf.distribute.has_strategy():
@@ -90,7 +90,7 @@ _exchanges: list[LoopExchange] = []
 
 
 def loop_exchange(group: WorkerGroup) -> LoopExchange:
-    """Return the exchange of this process, which notes each batch that Python takes from a tf.data dataset."""
+    """Return this process's exchange, which notes each batch that Python code takes from a tf.data dataset."""
     if not _exchanges:
         _exchanges.append(LoopExchange(group))
         _watch_batches(_exchanges[0])

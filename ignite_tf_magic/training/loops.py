@@ -1,4 +1,4 @@
-"""Training loops of a script's own: the strategy for them, and going on where one was after a restart."""
+"""Supports custom training loops: the strategy for them, and resuming after a restart."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from ignite_tf_magic.training.reporting import RecordWriter, Reporter, check_los
 from ignite_tf_magic.training.resume import CheckpointPolicy, GracefulShutdown
 from ignite_tf_magic.training.task import task, why_alone
 
-# How long a wish to save waits until all workers ask each other.
+# The approximate interval at which the workers ask each other whether to save or report.
 _ASK_EVERY_S = 0.2
 _loops = itertools.count()
 _strategies: list[Any] = []
 
 
 def strategy() -> Any:
-    """Return the strategy for a loop of one's own: over all workers of the run, or that of one process alone.
+    """Return the strategy for a custom training loop: over all workers of the run, or for one process.
 
     Call it at the top of the script, before the first tensor, variable or dataset is made. Batches of `IgniteDataset`
-    are this worker's parts of global ones, of different sizes: divide the sum of a batch's losses by the rows of all
-    workers, as `tf.nn.compute_average_loss(losses, global_batch_size=n)` does. `experimental_distribute_dataset` takes
-    them as they are.
+    are this worker's parts of global batches, and their sizes differ. So divide the sum of a batch's losses by the rows
+    of all workers, as `tf.nn.compute_average_loss(losses, global_batch_size=n)` does. `experimental_distribute_dataset`
+    does not divide these batches again.
+
+    Raises:
+        ConfigError: Another process of this worker trains already, or TensorFlow has already run operations.
     """
     group = worker_group()
     if group.place.size == 1:
@@ -48,7 +51,7 @@ def strategy() -> Any:
 
 
 def checkpoint(**objects: Any) -> Loop:
-    """Let a loop go on where it was when the run is started again.
+    """Return a training loop that resumes where it was when the run is started again.
 
     Example:
         loop = checkpoint(model=model, optimizer=optimizer)
@@ -56,17 +59,18 @@ def checkpoint(**objects: Any) -> Loop:
             loop.log(loss=train_step(batch))
 
     Args:
-        objects: What is trained: models, optimizers, variables; whatever has `variables`, all of which are there.
+        objects: The trained objects: models, optimizers, variables, or any object with `variables`. All their variables
+            must exist when the loop begins.
     """
     return Loop(objects, worker_group())
 
 
 class Loop:
-    """A training loop. Every worker has one, and goes through the same steps.
+    """A training loop. Every worker has one, and runs the same steps.
 
     Attributes:
-        epoch: The epoch under way, from 0.
-        step: Steps done since the beginning.
+        epoch: The current epoch, from 0.
+        step: The number of steps finished since the beginning of the training.
     """
 
     def __init__(self, objects: dict[str, Any], group: WorkerGroup) -> None:
@@ -83,10 +87,10 @@ class Loop:
         self.epoch = self.step = 0
 
     def over(self, dataset: Any, epochs: int) -> Iterator[Any]:
-        """Yield the batches of all epochs, but for those that were done before the run was started again.
+        """Yield the batches of all epochs, except those that were finished before a restart of the run.
 
-        What is trained is put back to where it was before the first batch; now and then, and when the process is asked
-        to end, it is saved after a batch has been used. In a run it is told how the loop stands, as of a `fit`.
+        The trained objects are restored before the first batch. They are saved after a batch has been used, from time
+        to time and on SIGTERM. In a run, the loop's progress is reported like that of a `fit`.
         """
         name = name_in_run(self._name, self._group)
         self._saving = CheckpointPolicy(directory_in_run(name), self._group)
@@ -115,17 +119,18 @@ class Loop:
             self._group.settle()
 
     def log(self, **values: Any) -> None:
-        """Tell how a step went: loss and metrics over the rows of all workers, as `strategy.reduce` gives them.
+        """Log a step's loss and metrics over the rows of all workers, for example from `strategy.reduce`.
 
-        The run's history has the mean over each epoch, its metrics and chart the latest, about once a second.
+        The run's history has their means over each epoch. Its metrics and chart show the latest values, updated about
+        once a second.
 
         Args:
-            values: Numbers, or tensors of one number. With `--stop-on-nan` the run ends when `loss` is none any more.
+            values: Numbers or scalar tensors. With `--stop-on-nan` the run ends when `loss` is not finite.
         """
         self._logged.add(values)
 
     def _after(self, epoch: int, num_batches: int) -> None:
-        """Ask from time to time who wants to save or to report; the chief says after how many steps again."""
+        """From time to time, save or report if a worker requests it; the chief sets the steps until the next time."""
         self._steps_until_asked -= 1
         if self._steps_until_asked:
             return
@@ -145,7 +150,7 @@ class Loop:
         check_loss(values, self.epoch, self.step)
 
     def _pause(self) -> int:
-        """Return the steps that take about as long as may pass until all ask again."""
+        """Return the number of steps until the workers ask again, from the duration of the last steps."""
         now = time.monotonic()
         step_s = (now - self._asked_at) / max(self.step - self._asked_step, 1)
         self._asked_at, self._asked_step = now, self.step
@@ -183,7 +188,7 @@ class Loop:
 
 
 class _Logged:
-    """What a loop has told of its steps. Waits for no tensor before somebody asks for it."""
+    """The values that a loop has logged. Tensors are not waited for until they are read."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Any] = {}
@@ -199,12 +204,12 @@ class _Logged:
         return {name: float(value) for name, value in self._latest.items()}
 
     def of_epoch(self) -> dict[str, float]:
-        """Return the means since the last time."""
+        """Return the means since the last call."""
         sums, self._sums = self._sums, {}
         return {name: float(total) / count for name, (total, count) in sums.items()}
 
 
 def _writer() -> RecordWriter | None:
-    """Return the run's writer; of workers that train a model each, the first alone tells how it goes."""
+    """Return the run's record writer. If each worker trains its own model, only the first worker has one."""
     own = task()
     return None if own.kind == "worker" and own.index and why_alone(own) else writer_of_run()

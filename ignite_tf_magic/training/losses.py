@@ -1,12 +1,12 @@
-"""Losses that `compile` was given, over the rows of all workers.
+"""Computes the losses passed to `compile` over the rows of all workers.
 
-Most losses are means over rows: a worker's own mean, weighted by its rows, is enough. Where the denominator is another
-one (masks, sums, weights, sequences as long as the longest), the workers add up numerators and denominators. What is
-declared decides: a loss's `reduction`, and the shape of what its `call` returns. A loss of Keras that returns one
-number, or that compares rows with each other, is computed from the rows of all workers, on each of them. A loss of the
-script's own that returns one number sees the rows of its worker.
+Most losses are means over rows, for which each worker's own mean, weighted by its rows, is enough. If the denominator
+is another one (masks, sums, weights, sequences padded to the longest), the workers add up numerators and denominators.
+The case follows from a loss's `reduction` and the shape that its `call` returns. A loss of Keras that returns one
+number, or that compares rows with each other, is computed on each worker from the rows of all workers. A custom loss
+that returns one number sees the rows of its worker.
 
-Keras' own seams serve for that: `Loss.__call__` with another `call` and another `reduction` gives both parts.
+Numerator and denominator come from Keras' own `Loss.__call__`, with `call` and `reduction` replaced.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ignite_tf_magic.training.hooking import hook, leave_alone, subclasses, when
 from ignite_tf_magic.training.step import KERAS_MASK, Step, current_step
 
 _MEANS = ("sum_over_batch_size", "mean", "auto")
-# Losses of Keras that return a value for each row, but compare rows with each other.
+# Keras' losses that return a value for each row although they compare rows with each other.
 _COMPARE_ROWS = ("Circle",)
 
 
 def hook_losses(framework: Framework) -> None:
-    """Let losses that `compile` was given be those of all rows, in a step.
+    """Make losses passed to `compile` cover the rows of all workers in a step.
 
-    Also those of a script's classes that have a `__call__` of their own. A framework's classes have one where they call
-    other losses.
+    This includes the script's loss classes with a `__call__` of their own. The framework's classes with their own
+    `__call__` are left alone, because they call other losses.
     """
     module = framework.module
     owner = next(kind for kind in module.Model.__mro__ if "compute_loss" in vars(kind))
@@ -49,7 +49,7 @@ def hook_losses(framework: Framework) -> None:
 
 
 def hook_compiled_loss(model: Any, framework: Framework) -> None:
-    """Let the loss that tf_keras hands out as `model.compiled_loss` be one of `compile` wherever a step calls it."""
+    """Treat tf_keras' `model.compiled_loss` as a loss of `compile`, wherever a step calls it."""
     container = framework.compiled_loss(model)
     if container is not None:
         hook(type(container), "__call__", _in_compiled_loss)
@@ -65,7 +65,7 @@ def _in_compiled_loss(
 
 @contextmanager
 def whole_activities(model: Any, framework: Framework) -> Iterator[None]:
-    """Let what regularises activities weigh as over all rows, where a framework adds up over the rows of a batch."""
+    """Scale activity regularization to all rows, if the framework adds it up over the rows of a batch."""
     layers = [each for each in layers_of(model) if getattr(each, "activity_regularizer", None) is not None]
     if not layers or not framework.adds_up_activities():
         yield
@@ -112,7 +112,7 @@ def _reduced(
     if of_rows.shape.rank == 0:
         return plain
     if loss.reduction in (None, "none"):
-        # Keras' own step takes the gradient of such a loss as that of its sum.
+        # Keras' own step uses the gradient of the sum of such a loss.
         return _with_gradient_of_all(step, plain) if is_of_keras(type(step.model).train_step) else plain
     has_mask = any(
         getattr(each, KERAS_MASK, None) is not None for each in (of_rows, *tf.nest.flatten(y_pred))
@@ -143,7 +143,7 @@ def _reduced_by_a_call_of_its_own(
 def _parts(
     step: Step, original: Callable[..., Any], loss: Any, of_rows: Any, arguments: tuple[Any, Any, Any]
 ) -> tuple[Any, Any | None]:
-    """Return what a loss adds up, and by what it divides that; None where it does not divide."""
+    """Return a loss's numerator and denominator; the denominator is None if the loss does not divide."""
     y_true, y_pred, sample_weight = arguments
     ones = tf.ones_like(of_rows)
     mask = getattr(of_rows, KERAS_MASK, None)
@@ -175,7 +175,7 @@ def _of_everything(
 
 @contextmanager
 def _watched(loss: Any) -> Iterator[list[Any]]:
-    """Note what a loss's `call` returns."""
+    """Record the values that a loss's `call` returns."""
     values: list[Any] = []
     inner = tf_private.converted(loss.call)
 
@@ -189,7 +189,7 @@ def _watched(loss: Any) -> Iterator[list[Any]]:
 
 @contextmanager
 def _giving(loss: Any, values: Any, reduction: str) -> Iterator[None]:
-    """Let a loss's `call` return certain values, reduced in a certain way."""
+    """Make a loss's `call` return the given values, with the given reduction."""
     before = loss.reduction
 
     def call(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Measures that one worker takes of itself while it trains: rows, time, waiting, memory, GPUs."""
+"""Measures one worker while it trains: rows, time, waiting for data, memory, processors and GPUs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a worker has done since its last sample. NaN stands for what is not known.
+    """The measures of a worker since its last sample. NaN means unknown.
 
     Attributes:
         rows: Rows that it trained on.
-        seconds: Time that it spent on them, validation not counted.
-        waited_s: How much of that it waited for data.
-        memory_bytes: Of the process, now.
-        gpu_share: How busy its GPUs were, from 0 to 1.
-        gpu_memory_bytes: In use on them, now.
-        cpu_s: Processor time of the process in `seconds`, of all its threads.
+        seconds: Time that it spent on them, without validation.
+        waited_s: The part of that time in which it waited for data.
+        memory_bytes: Current memory of the process.
+        gpu_share: Utilization of its GPUs, from 0 to 1.
+        gpu_memory_bytes: Memory currently in use on its GPUs.
+        cpu_s: Processor time of all threads of the process during `seconds`.
     """
 
     rows: float = 0.0
@@ -43,11 +43,11 @@ class Sample:
     cpu_s: float = 0.0
 
     def to_array(self) -> np.ndarray:
-        """Return it as numbers, for all workers' to be put side by side."""
+        """Return the sample as float64[NUM_NUMBERS], for the exchange between workers."""
         return np.array(astuple(self), np.float64)
 
     def after(self, earlier: Sample) -> Sample:
-        """Join it to the sample before it."""
+        """Return this sample combined with the one before it."""
         return replace(
             self,
             rows=self.rows + earlier.rows,
@@ -58,7 +58,7 @@ class Sample:
 
     @classmethod
     def from_array(cls, numbers: Sequence[float]) -> Sample:
-        """Read what `to_array` gave."""
+        """Make a sample from the numbers of `to_array`."""
         return cls(*map(float, numbers))
 
 
@@ -66,7 +66,7 @@ NUM_NUMBERS = len(Sample().to_array())
 
 
 class Meter:
-    """Measures a training in one thread."""
+    """A meter for one training. Used in one thread."""
 
     def __init__(self) -> None:
         self._gpus = GpuWatch() if tf.config.list_physical_devices("GPU") else None
@@ -75,12 +75,12 @@ class Meter:
         self._waited_s, self._rows = counted()
 
     def go(self) -> None:
-        """Let the time count from now on."""
+        """Start or resume counting the time."""
         if self._since is None:
             self._since = time.monotonic(), time.process_time()
 
     def pause(self) -> None:
-        """Let it count no longer, as while the model is validated."""
+        """Stop counting the time, for example during validation."""
         if self._since is not None:
             began, cpu_began = self._since
             self._spent_s += time.monotonic() - began
@@ -88,7 +88,7 @@ class Meter:
             self._since = None
 
     def take(self) -> Sample:
-        """Return what there was since the last time."""
+        """Return the measures since the last call."""
         is_going = self._since is not None
         self.pause()
         waited_s, rows = counted()
@@ -103,23 +103,23 @@ class Meter:
 
 
 def memory_bytes() -> float:
-    """Tell how much memory this process has in use; NaN where the system does not say it so."""
+    """Return the memory in use by this process, or NaN if /proc/self/statm cannot be read."""
     try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - asked for every second
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - called every second
             return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return _NAN
 
 
 class GpuWatch:
-    """Asks nvidia-smi now and then, in a thread of its own, about the GPUs that this process may use."""
+    """A thread that regularly asks nvidia-smi about the GPUs that this process may use."""
 
     def __init__(self) -> None:
         self._latest = (_NAN, _NAN)
         threading.Thread(target=self._watch, name="gpus", daemon=True).start()
 
     def latest(self) -> tuple[float, float]:
-        """Return the share of time in which they were busy, and their memory in use, in bytes."""
+        """Return the utilization of the GPUs, from 0 to 1, and their memory in use, in bytes."""
         return self._latest
 
     def _watch(self) -> None:
@@ -129,10 +129,10 @@ class GpuWatch:
 
 
 def ask_gpus(visible: str | None) -> tuple[float, float] | None:
-    """Ask nvidia-smi once; None when it cannot tell.
+    """Ask nvidia-smi once for the utilization, from 0 to 1, and the bytes in use; None if that fails.
 
     Args:
-        visible: As CUDA_VISIBLE_DEVICES says it; None means all.
+        visible: GPUs in the format of CUDA_VISIBLE_DEVICES; None means all.
     """
     command = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
     command += [f"--id={visible}"] if visible else []

@@ -1,11 +1,11 @@
-"""Metrics' updates in a step, made so that the sum over the workers is what one process would have counted.
+"""Changes metrics' updates in a step so that the workers' sum equals the count of a single process.
 
-Most metrics count rows: those of all workers add up. Others are handled here, by their kind:
+Most metrics count rows, and the counts of all workers add up. This module handles the others, by kind:
 
-- `Mean` of a number of the whole batch, as a loss that a `train_step` computes: averaged over workers by rows. Where
-  the script passes a weight with the number, that counts.
+- A `Mean` of one number for the whole batch, such as a loss that a `train_step` computes, is averaged over workers and
+  weighted by rows. If the script passes a weight with the number, that weight counts.
 - A function that returns one number for a batch sees the rows of all workers.
-- Metrics of the script's own see the rows of all workers; the first worker's count is the one that stays.
+- The script's own metrics see the rows of all workers, and only the first worker keeps its count.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ignite_tf_magic.training.frameworks import Framework, is_of_keras
 from ignite_tf_magic.training.hooking import hook, hook_family, when_subclassed
 from ignite_tf_magic.training.step import Step
 
-# Metrics of Keras whose variables are no sums over rows.
+# Keras' metrics whose variables are not sums over rows.
 _NOT_SUMS = ("PearsonCorrelation", "ConcordanceCorrelation")
 
 
 class _OneNumber(Exception):
-    """A metric's function has given one number for a batch."""
+    """A metric's function has returned one number for a batch."""
 
 
 class _Function(Enum):
-    """Whose rows the function of a metric has, while it is called."""
+    """The rows that a metric's function gets during its call."""
 
     OF_OWN_ROWS = 1
     OF_ALL_ROWS = 2
@@ -39,7 +39,7 @@ _functions: dict[int, _Function] = {}
 
 
 def hook_metrics(framework: Framework) -> None:
-    """Let all metrics of a framework count what is to be counted, in a step."""
+    """Make all metrics of a framework count correctly in a step of several workers."""
     metrics = framework.module.metrics
     counting = next(kind for kind in metrics.Mean.__mro__ if "update_state" in vars(kind))
     hook(counting, "update_state", _mean_of_all)
@@ -59,7 +59,7 @@ def hook_metrics(framework: Framework) -> None:
 def _mean_of_all(
     step: Step, original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None
 ) -> Any:
-    """Let a number of a whole batch, such as Keras' loss, weigh by the rows behind it."""
+    """Weight a number for a whole batch, such as Keras' loss, by this worker's fraction of the rows."""
     reduction = getattr(metric, "reduction", None)  # tf_keras has one method for means and sums
     if getattr(reduction, "value", "weighted_mean") != "weighted_mean" or _is_composite(values):
         return original(values, sample_weight)
@@ -77,7 +77,7 @@ def _mean_of_all(
 
 
 def _noted(step: Step, original: Callable[..., Any], metric: Any, *arguments: Any, **options: Any) -> Any:
-    """Note which metric a result is of: in the logs of a step of the script's own it is to be that of all rows."""
+    """Record the metric of a result. The logs of a custom step then show its result over all rows."""
     found = original(*arguments, **options)
     step.results[id(found)] = found, metric
     step.state.shown_metrics[id(metric)] = metric
@@ -85,7 +85,7 @@ def _noted(step: Step, original: Callable[..., Any], metric: Any, *arguments: An
 
 
 def _is_of_no_rows(values: Any, step: Step) -> bool:
-    """Return whether a tensor has no rows: its first dimension is known, and is not the number of rows of the batch."""
+    """Return whether a tensor has no rows: its first dimension is static and is not the batch's number of rows."""
     shape = tf.convert_to_tensor(values).shape
     if shape.rank == 0 or tf.executing_eagerly():
         return bool(shape.rank == 0)
@@ -97,14 +97,17 @@ def _is_composite(values: Any) -> bool:
 
 
 def _is_number_of_rows(weight: Any) -> bool:
-    """Return whether a weight is a size, as tf_keras gives it to each row of a batch: then it stands for all rows."""
+    """Return whether a weight is the batch's number of rows, which tf_keras passes as the weight of each row.
+
+    Such a weight must become the number of rows of all workers.
+    """
     return isinstance(weight, tf.Tensor) and weight.shape.rank == 0 and weight.dtype.is_integer
 
 
 def _function_of_all(
     step: Step, original: Callable[..., Any], metric: Any, *arguments: Any, **options: Any
 ) -> Any:
-    """Let a function that gives one number for a batch have the rows of all workers."""
+    """Call a function that returns one number for a batch with the rows of all workers."""
     try:
         _functions[id(metric)] = _Function.OF_OWN_ROWS
         return original(*arguments, **options)
@@ -119,7 +122,7 @@ def _function_of_all(
 def _of_everything(
     step: Step, original: Callable[..., Any], metric: Any, *arguments: Any, **options: Any
 ) -> Any:
-    """Let a metric count the rows of all workers, on each of them."""
+    """Make a metric count the rows of all workers, on each worker."""
     step.state.gathered_metrics[id(metric)] = metric
     arguments, options = step.gather_all((arguments, options))
     with step.alone():

@@ -1,4 +1,4 @@
-"""The trained model, left in the run's directory in igfs, from where a notebook loads it."""
+"""Saves the trained model in the run's directory in igfs, from where a notebook loads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import fsspec
 from ignite_tf_magic.errors import IgniteTfError
 
 DIRECTORY = "model"
-# What Keras raises for models that it cannot save: of classes that do not say how they are made, above all.
+# The errors that Keras raises for models that it cannot save, mostly because a class lacks `get_config`.
 _UNSAVABLE = (NotImplementedError, ValueError, TypeError, RuntimeError, AttributeError)
 
 
@@ -23,10 +23,10 @@ WHOLE, WEIGHTS = ".keras", ".weights.h5"
 
 
 def leave_model(model: Any) -> None:
-    """Save a model as model/NAME.keras of the run that this process is a worker of; outside of runs do nothing.
+    """Save a model as model/NAME.keras in this worker's run. Outside of runs, do nothing.
 
-    A later one of that name replaces it, in one step. Of a model that does not say how it is made, and cannot be saved
-    whole, the weights are left as model/NAME.weights.h5, with a warning; so it is said when that fails, too.
+    A later model of that name replaces it in one step. If Keras cannot save the whole model, only the weights are
+    saved, as model/NAME.weights.h5, with a warning. If that fails, too, there is only a warning.
     """
     run = os.environ.get("IGNITE_TF_RUN_URI")
     if not run:
@@ -49,7 +49,10 @@ def leave_model(model: Any) -> None:
 
 @contextmanager
 def as_built(model: Any) -> Iterator[None]:
-    """Take a model for built, so that its weights are saved and loaded; Keras cannot know of one with its own step."""
+    """Mark a model as built in a block, so that Keras saves and loads its weights.
+
+    Keras cannot know whether a model with a custom step is built.
+    """
     was_built = model.built
     model.built = True
     try:
@@ -59,12 +62,12 @@ def as_built(model: Any) -> Iterator[None]:
 
 
 def _left(save: Callable[[Path], Any], url: str) -> str | None:
-    """Have a file saved, and leave it at a URL; returns why it could not be, as a sentence."""
+    """Save a file at a URL. Return None, or the reason for a failure as a sentence."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"model{WEIGHTS if url.endswith(WEIGHTS) else WHOLE}"
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what does not matter to who did not ask for a file
+                warnings.simplefilter("ignore")  # the user did not request this file
                 save(path)
             _put(path, url)
     except (*_UNSAVABLE, OSError, IgniteTfError) as error:
@@ -73,7 +76,7 @@ def _left(save: Callable[[Path], Any], url: str) -> str | None:
 
 
 def _sentence(text: str) -> str:
-    """Return the first sentence of a message, which may be broken into lines."""
+    """Return the first paragraph of a message as one line of at most 300 characters, without a final period."""
     return " ".join(text.strip().partition("\n\n")[0].split()).rstrip(".")[:300]
 
 

@@ -1,7 +1,7 @@
-"""What of a model sees the rows of its worker only, by declaration: the line that `fit` prints with several workers.
+"""Prints which parts of a model see only the rows of their worker, when `fit` runs on several workers.
 
-The rule itself is in docs/training.md#one-rule. Nothing is tried out, and no graph is read: code that is not Keras' own
-is named, whatever it does.
+The rule is in docs/training.md#one-rule. It goes by declarations alone: nothing is executed and no graph is read. All
+code that is not Keras' own is named, whatever it does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEPS = ("train_step", "test_step", "compute_loss", "call")
 
 
 def print_rule(model: Any, framework: Framework) -> None:
-    """Print what of a model runs on each worker's rows; nothing for models of Keras' own parts."""
+    """Print the parts of a model that run on each worker's rows; nothing if all parts are Keras' own."""
     names = list(dict.fromkeys([*_own_code(model, framework), *_own_statistics(model)]))
     if names:
         print_line(
@@ -30,7 +30,7 @@ def print_rule(model: Any, framework: Framework) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line of the tool's own into the worker's output."""
+    """Print a line of this package to the worker's output."""
     sys.stdout.write(f"ignite_tf_magic: {text}\n")
     sys.stdout.flush()
 
@@ -52,7 +52,7 @@ def _own_code(model: Any, framework: Framework) -> Iterator[str]:
 
 
 def _own_statistics(model: Any) -> Iterator[str]:
-    """Name layers that normalise each worker's rows by themselves; Keras synchronises no moments of masked rows."""
+    """Yield layers that normalize each worker's rows separately. Keras does not synchronize moments of masked rows."""
     layers = list(layers_of(model))
     makes_masks = any(
         getattr(each, "mask_zero", False) or type(each).__name__ == "Masking" for each in layers

@@ -1,4 +1,4 @@
-"""Optimizers of a training, wherever they live: each takes the gradients of all workers, once."""
+"""Finds the optimizers of a training, and makes each of them apply the gradients of all workers, once."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.hooking import hook_family, leave_alone
 from ignite_tf_magic.training.step import Step
 
-# By which an optimizer of Keras 3 adds rows to a variable; those of tf_keras have each row once by then.
+# The methods by which an optimizer of Keras 3 adds rows to a variable. Optimizers of tf_keras pass each row only once.
 _ADDING = {"assign_add", "assign_sub"}
-# Those that a model's steps have used, beside those that it has: of closures, say. In the order of their first use.
+# The optimizers that each model's steps have used, for example from closures, in the order of their first use.
 _used: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 
 
 def hook_optimizers(framework: Framework, outside: Callable[..., Any]) -> None:
-    """Let all optimizers of a framework take the gradients of all workers in a step.
+    """Make all optimizers of a framework apply the gradients of all workers in a step.
 
-    The outermost call counts: one optimizer may pass gradients on to another, as a loss scale's does.
+    Only the outermost call exchanges gradients, because one optimizer may pass them on to another, as a
+    `LossScaleOptimizer` does.
 
     Args:
         framework: The framework.
-        outside: Called in place of an optimizer's method where there is no step; see `hook`.
+        outside: Called instead of an optimizer's method outside of steps; see `hook`.
     """
 
     def apply(
@@ -39,11 +40,11 @@ def hook_optimizers(framework: Framework, outside: Callable[..., Any]) -> None:
         def update() -> None:
             original(*arguments, **options)
 
-        # Where no worker has rows the step changes nothing; not even by an optimizer's momentum.
+        # If no worker has rows, the step changes nothing, not even by an optimizer's momentum.
         with step.alone():
             if getattr(optimizer, "built", True):
                 tf.cond(step.total_rows() > 0, update, lambda: None)
-            else:  # makes its variables, which a branch cannot
+            else:  # the update creates variables, which it cannot do in a branch
                 update()
 
     for base in framework.optimizer_classes:
@@ -54,10 +55,10 @@ def hook_optimizers(framework: Framework, outside: Callable[..., Any]) -> None:
 
 
 def _adding_alike(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an optimizer add rows to a variable, some of them several times, in one order.
+    """Make an optimizer's method add repeated rows to a variable in a fixed order.
 
-    TensorFlow's scatter operations do so in threads (1,024 rows or more, TensorFlow 2.21), in another order each time:
-    weights of workers would come apart by their last bits.
+    TensorFlow's scatter operations add 1,024 rows or more in threads, in a random order (TensorFlow 2.21). The workers'
+    weights would then differ in their last bits.
     """
 
     @functools.wraps(original)
@@ -71,7 +72,7 @@ def _adding_alike(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _each_once(rows: Any) -> Any:
-    """Add up rows of the same index, in their order."""
+    """Return sparse rows with each index once: rows of the same index are added up in their order."""
     indices, places = tf.unique(rows.indices)
     order = tf.argsort(places, stable=True)
     sums = tf.math.segment_sum(tf.gather(rows.values, order), tf.gather(places, order))
@@ -79,13 +80,13 @@ def _each_once(rows: Any) -> Any:
 
 
 def optimizers_of(model: Any, framework: Framework) -> list[Any]:
-    """Return all optimizers of a model's training, each once: those it has, then others that its steps have used."""
+    """Return all optimizers of a model, each once: its own, then others that its steps have used."""
     found = {id(each): each for each in _held(model, framework, set())}
     return list({**found, **_used.get(model, {})}.values())
 
 
 def _held(thing: Any, framework: Framework, seen: set[int]) -> Iterator[Any]:
-    """Find optimizers in attributes, containers and models within."""
+    """Yield the optimizers in an object: in attributes of models and in containers, at any depth."""
     if id(thing) in seen:
         return
     seen.add(id(thing))

@@ -1,7 +1,7 @@
-"""What a run is made with: hyperparameters that its script tells, and what `compile` and `fit` were given.
+"""Records a run's hyperparameters: values that its script passes, and the arguments of `compile` and `fit`.
 
-They lie as JSON in the run's directory in igfs, beside what is told of its trainings. Knows no TensorFlow: scripts of
-any kind tell, and notebooks read this.
+They are stored as JSON in the run's directory in igfs, beside the records of its trainings. This module does not import
+TensorFlow: scripts of any kind write parameters, and notebooks read them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.training.task import task
 
 FILE_NAME = "parameters.json"
-TOLD = "config"  # the part that the script tells
+TOLD = "config"  # the part with the values that the script passes
 MOST_BYTES = 1 << 20
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -28,15 +28,15 @@ _parts: dict[str, dict[str, Any]] = {}
 
 
 def config(**values: Any) -> dict[str, Any]:
-    """Tell hyperparameters of the run that this process is a worker of, to find and compare it by; gives them back.
+    """Record hyperparameters of this process's run, and return them. Runs can be found and compared by them.
 
-    What is told last of a name counts, of the chief alone. Outside of a run they are only checked.
+    Only the chief writes them, and the last value of a name counts. Outside of a run the values are only checked.
 
     Example:
         settings = ignite_tf_magic.config(learning_rate=0.01, layers=[64, 32])
 
     Raises:
-        ConfigError: A value is neither a number, a text, a boolean or None, nor a list of these.
+        ConfigError: A value is not a number, a text, a boolean, None, or a list of these.
     """
     for name, value in values.items():
         if not _is_plain(value):
@@ -49,7 +49,7 @@ def config(**values: Any) -> dict[str, Any]:
 
 
 def note(part: str, values: Mapping[str, Any]) -> None:
-    """Write down what belongs to a part: to the script, or to one of its trainings. A training never fails for it."""
+    """Record values of a part: the script, or one of its trainings. A failure to write is only a warning."""
     _parts.setdefault(part, {}).update({name: _as_json(value) for name, value in values.items()})
     url = os.environ.get("IGNITE_TF_RUN_URI")
     if not url or not task().is_chief:
@@ -63,9 +63,9 @@ def note(part: str, values: Mapping[str, Any]) -> None:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Read what `note` wrote, in one: what the script has told, and before it what its last training was given.
+    """Parse the file that `note` writes, and return the script's values merged over those of its last training.
 
-    Anybody in igfs writes such files: what is no plain value is left out.
+    Anyone can write such files in igfs, so values that are not plain are left out.
     """
     try:
         parts = json.loads(data[:MOST_BYTES])
@@ -80,7 +80,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def of_fit(model: Any, given: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a model was compiled with and `fit` is given, as far as it has a name or is a number."""
+    """Return the arguments of `compile` and `fit` that are numbers or have a name, and the versions."""
     optimizer = getattr(model, "optimizer", None)
     found = {
         "model": getattr(model, "name", None),
@@ -101,13 +101,13 @@ def _learning_rate(optimizer: Any) -> Any:
     try:
         return (
             None if rate is None else float(f"{float(rate):.6g}")
-        )  # as it was written, not as float32 has it
+        )  # as the script wrote it, without the rounding error of float32
     except (TypeError, ValueError):
         return None
 
 
 def _named(value: Any) -> Any:
-    """Return a plain value, or the name of what it is."""
+    """Return a plain value as it is, or the name of an object or its type."""
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, np.generic):
@@ -126,7 +126,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    """JSON has no word for what is no finite number."""
+    """Return a value for JSON, with NaN and infinity, which JSON cannot represent, as text."""
     if isinstance(value, list | tuple):
         return [_as_json(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

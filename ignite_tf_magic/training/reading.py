@@ -1,7 +1,7 @@
-"""The reading of a training: saved with it, and gone on with, also where workers have other partitions after a restart.
+"""Saves and resumes the reading position of a training, even if workers have other partitions after a restart.
 
-In the rest of the epoch under way each worker reads what it would have read, wherever that lies by now; from the next
-epoch on it reads what it has been assigned. So each epoch has every row once.
+In the rest of the interrupted epoch, each worker reads the rows that it would have read without the restart, wherever
+they are now. From the next epoch on, it reads its newly assigned rows. So each epoch contains every row once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ignite_tf_magic.dataset.passes import EpochTracker, PassRecord, read_record
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 
-# The names of records among the arrays of a checkpoint; nothing that is trained has such a name.
+# The prefix of records among a checkpoint's arrays. No trained variable has such a name.
 _PREFIX = "source-"
 _NOTHING: tuple[bool, PassRecord | None] = (False, None)
 
 
 def record_sources(data: Any, epoch: int, group: WorkerGroup) -> tuple[dict[str, np.ndarray], list[Any]]:
-    """Record who reads what in the epoch under way, source by source; all workers call.
+    """Record which worker reads which partitions of each source in an epoch. All workers must call it.
 
     Returns:
-        Arrays for a checkpoint, and for its facts a list with None for each source of which nothing has to be known.
+        Arrays for a checkpoint, and a list for its facts. The list has None for each source that needs no record.
     """
     sources = list(_sources(data))
     parts = [_part(passes, epoch, group) for passes in sources]
@@ -40,18 +40,18 @@ def record_sources(data: Any, epoch: int, group: WorkerGroup) -> tuple[dict[str,
 
 
 def is_record(name: str) -> bool:
-    """Whether an array of a checkpoint with that name is a record of a source."""
+    """Return whether a checkpoint's array with that name is the record of a source."""
     return name.startswith(_PREFIX)
 
 
 def begin_at(data: Any, epoch: int, num_batches: int, saved: Checkpoint | None, group: WorkerGroup) -> None:
-    """Let the data of a run begin with the pass of an epoch, in its middle; warn where that is not exact.
+    """Make the data start in an epoch, after its finished batches. Warn if that is not exact.
 
     Args:
-        data: What the training is given.
-        epoch: The epoch that the training begins or goes on with.
-        num_batches: Batches of it that are done.
-        saved: What it goes on from, with `sources` among its facts.
+        data: The data of the training.
+        epoch: The epoch in which the training begins or resumes.
+        num_batches: Finished batches of that epoch.
+        saved: The checkpoint from which it resumes, with `sources` among its facts; None without one.
         group: The workers.
     """
     sources = _sources(data)
@@ -79,14 +79,14 @@ def _sources(data: Any) -> dict[EpochTracker, bool]:
 
 
 def _part(passes: EpochTracker, epoch: int, group: WorkerGroup) -> np.ndarray | None:
-    """Return this worker's part of a record; None where workers do not share the source, which all of them know."""
+    """Return this worker's part of a record, or None on all workers if they do not share the source."""
     share = passes.share
     is_shared = share is not None and len(share.rows_by_worker) == group.place.size
     return passes.record_part(epoch) if is_shared else None
 
 
 def _records(saved: Checkpoint) -> list[tuple[bool, PassRecord | None]]:
-    """Return for each source whether the workers have shared it, and its record if there is one."""
+    """Return, for each source, whether the workers shared it, and its record or None."""
     return [
         _NOTHING
         if fact is None

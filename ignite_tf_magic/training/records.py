@@ -1,7 +1,7 @@
-"""Records of a training: one line of JSON for each record, in metrics.jsonl of its directory in igfs.
+"""Defines the records of a training: lines of JSON in metrics.jsonl in the run's directory in igfs.
 
-The chief writes, for all workers; a chief that was started again goes on in the same file, and tells anew of what was
-done since the last checkpoint. Knows no TensorFlow: notebooks read this.
+The chief writes for all workers. After a restart, it appends to the same file, and records the steps since the last
+checkpoint again. This module does not import TensorFlow, because notebooks use it to read records.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _END_OF_TIME = 250_000_000_000.0  # in the year 9892
 
 @dataclass(frozen=True, slots=True)
 class WorkerMeasures:
-    """What one worker has measured. None stands for what is not known.
+    """The measures of one worker. None means unknown.
 
     Attributes:
-        data_wait: Share of its time in which it waited for data, from 0 to 1.
-        memory_bytes: Of its process.
-        gpu_share: How busy its GPUs were, from 0 to 1.
-        gpu_memory_bytes: In use on them.
-        cpu_cores: How many cores its process kept busy, with all its threads.
+        data_wait: Fraction of its time that it waited for data, from 0 to 1.
+        memory_bytes: Memory of its process.
+        gpu_share: Utilization of its GPUs, from 0 to 1.
+        gpu_memory_bytes: Memory in use on its GPUs.
+        cpu_cores: Average number of cores that its process used, with all threads.
     """
 
     examples_per_s: float | None = None
@@ -38,20 +38,22 @@ class WorkerMeasures:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecord:
-    """How a training stands.
+    """The state of a training at one moment.
 
     Attributes:
-        time: Seconds since the epoch, by the chief's clock.
-        training: Which of the script's: "fit-0" is its first `fit`, "loop-0" its first loop of its own.
-        epoch: From 0; `epochs` is how many there are to be, None when nobody knows.
-        step: Steps done since the beginning of the training.
-        batch: Batches done of the epoch; `batches` is how many it has, None when nobody knows.
-        is_epoch: Whether it sums an epoch up; then `values` has those of validation, too. Else the rest is about the
-            time since the record before.
+        time: Unix time in seconds, by the chief's clock.
+        training: The name of the training in the script: "fit-0" is the first `fit`, "loop-0" the first custom loop.
+        epoch: The epoch, from 0.
+        step: Steps finished since the beginning of the training.
+        batch: Finished batches of the epoch.
+        is_epoch: Whether the record summarizes an epoch. Its `values` then include those of validation. Otherwise the
+            measures cover the time since the previous record.
         values: Loss and metrics, over the rows of all workers.
-        examples_per_s: Of all workers together.
-        data_wait: The share of time waited for data, of the worker that waited most: the others wait for it.
-        workers: What each has measured.
+        epochs: The planned number of epochs, or None if unknown.
+        batches: The number of batches in the epoch, or None if unknown.
+        examples_per_s: Examples per second of all workers together.
+        data_wait: Fraction of time that the worker that waited most waited for data. The others wait for it.
+        workers: The measures of each worker.
     """
 
     time: float
@@ -68,12 +70,12 @@ class TrainingRecord:
     workers: tuple[WorkerMeasures, ...] = ()
 
     def to_line(self) -> bytes:
-        """Return it as a line."""
+        """Return the record as a line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> TrainingRecord | None:
-        """Read a line; None when it is not one of a record. What a later version tells beside it is left out."""
+        """Parse a line, or return None if it is not a record. Fields of later versions are ignored."""
         try:
             content: dict[str, Any] = json.loads(line)
             content["workers"] = tuple(
@@ -92,7 +94,7 @@ def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_sound(record: TrainingRecord) -> bool:
-    """Whether its fields have their types, on which who draws them relies: anybody in igfs writes such lines."""
+    """Return whether the fields have their types. Anyone can write lines in igfs, and charts rely on the types."""
     measured = [each for worker in record.workers for each in astuple(worker)]
     numbers = [record.time, record.examples_per_s, record.data_wait, *measured]
     counts = [record.epoch, record.step, record.batch, record.epochs, record.batches]
@@ -109,7 +111,7 @@ def _is_sound(record: TrainingRecord) -> bool:
 
 
 def _is_text(name: object) -> bool:
-    """Whether it can be sent to a browser: JSON may hold halves of characters."""
+    """Return whether a value is a text without lone surrogates: JSON may contain them, a browser rejects them."""
     return type(name) is str and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
@@ -118,21 +120,21 @@ def _is_int64(number: object) -> bool:
 
 
 class RecordReader:
-    """Makes records of bytes that come in pieces. Has no file."""
+    """A parser that turns chunks of bytes into records. It opens no file itself."""
 
     def __init__(self) -> None:
         self._rest = b""
         self.num_bytes = 0
 
     def feed(self, data: bytes) -> list[TrainingRecord]:
-        """Take the next bytes; gives the records that they complete."""
+        """Add the next bytes, and return the records that they complete."""
         self.num_bytes += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [record for line in lines if (record := TrainingRecord.from_line(line))]
 
 
 def without_repeats(records: Iterable[TrainingRecord]) -> list[TrainingRecord]:
-    """Leave out what a training did, and did anew after it was started again."""
+    """Return records without those of steps that a restarted training has repeated."""
     by_training: dict[str, list[TrainingRecord]] = {}
     for record in records:
         earlier = by_training.setdefault(record.training, [])
@@ -147,7 +149,7 @@ def _place(record: TrainingRecord) -> tuple[int, bool]:
 
 
 def mean_data_wait(records: Sequence[TrainingRecord], seconds: float) -> float | None:
-    """Return the mean share of time waited for data in the last seconds; None when that is not known for so long."""
+    """Return the mean `data_wait` of the last seconds, or None if the records do not cover that time."""
     last = records[-1].time if records else 0.0
     recent = [each for each in records if each.time >= last - seconds and each.data_wait is not None]
     if not recent or last - records[0].time < seconds:

@@ -1,12 +1,12 @@
-"""One step of a training, as a function that any worker makes: on its rows, with the variables of parameter servers.
+"""Turns a training step into a function that any worker can run, with variables on parameter servers.
 
-The model's own `train_step` is traced as it is, so all that it does is honoured. The variables that it uses are those
-of the chief's process; where the function is called, others stand in their places:
+The model's own `train_step` is traced unchanged, so all its code takes effect. It uses variables of the chief's
+process. In the function for workers, other variables replace them:
 
-- weights, and all that is neither of the next two, lie on the parameter servers,
-- counts are copied to the worker, and what the step adds to them is added on their server,
-- what metrics count begins anew in each step, on the worker, and comes back: the chief adds it up. So what a worker
-  that was killed had not told of is counted nowhere, and what is made again is counted once.
+- Weights, and all variables not named below, are on the parameter servers.
+- Integer counts are copied to the worker, and the step's increments are added on their parameter server.
+- Metric variables start anew in each step, on the worker. Their values return to the chief, which adds them up. So a
+  step that a killed worker did not report is not counted, and a repeated step is counted once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a worker tells of a step.
+    """A worker's report of a step.
 
     Attributes:
         worker: The worker's number.
-        rows: Rows of the batch.
-        metrics: What each variable of the metrics has counted.
-        counts: What was added to each count.
-        others: What else `train_step` has returned, by name.
+        rows: The number of rows in the batch.
+        metrics: The increment of each metric variable.
+        counts: The increment of each integer count.
+        others: The values that `train_step` returned, by name; empty if it returned only metrics.
     """
 
     worker: int
@@ -48,17 +48,17 @@ class StepReport:
 
 
 class RemoteStep:
-    """The function, and the variables that it uses. All variables of the model have been made by then.
+    """A training step for workers. All variables of the model must exist before it is made.
 
     Attributes:
-        variables: On the parameter servers.
-        metrics: The variables in which metrics count, in this process; reports have what to add to them.
-        initial: What these variables begin with, in their order.
+        variables: The variables on the parameter servers.
+        metrics: The metric variables of this process. Reports contain the increments of them.
+        initial: The initial values of these variables, in the same order.
 
     Args:
-        model: What is trained.
-        framework: The model's.
-        element_spec: Of the batches.
+        model: The trained model.
+        framework: The model's framework.
+        element_spec: The spec of the batches.
         ps: Devices of the parameter servers.
     """
 
@@ -80,18 +80,18 @@ class RemoteStep:
         self._function = self._on_worker(inner)
 
     def __call__(self, worker: int, device: str, batch: Sequence[Any]) -> StepReport:
-        """Have a worker make a step, and wait for its report.
+        """Run a step on a worker, and wait for its report.
 
         Raises:
             tf.errors.OpError: The step failed, or the worker or a parameter server is gone.
         """
-        number = tf.constant(worker, tf.int64)  # sent along: made on the worker it would be a request more
+        number = tf.constant(worker, tf.int64)  # made here: on the worker it would take one more request
         with tf.device(device):
             numbers, others = self._function(*batch, number)
         return self._report(worker, numbers.numpy(), [each.numpy() for each in others])
 
     def _initial(self) -> list[np.ndarray]:
-        """Return what the variables of metrics begin with; they are left as they are."""
+        """Return the initial values of the metric variables, without changing their current values."""
         before = [each.numpy() for each in self.metrics]
         self._model.reset_metrics()
         found = [each.numpy() for each in self.metrics]
@@ -107,7 +107,7 @@ class RemoteStep:
         return [tensorflow_variable(each) for each in found]
 
     def _traced(self) -> Any:
-        """Trace `train_step`; it returns what it gives beside metrics."""
+        """Trace `train_step` as a function that returns the number of rows, and all logs if any is not a metric."""
         results = _names(self._model.get_metrics_result())
 
         def step(*parts: Any) -> Any:
@@ -146,14 +146,14 @@ class RemoteStep:
         )
 
     def _apart(self, own: Any, value: Any, worker: Any) -> Any:
-        """Let workers draw other random numbers of the same state."""
+        """Return a seed state that differs between workers; return other counts unchanged."""
         if not is_seed(own):
             return value
         size = own.shape.num_elements()
         return value + tf.reshape(tf.one_hot(size - 1, size, dtype=tf.int64) * worker, own.shape)
 
     def _hold(self, name: str, value: Any) -> Any:
-        """Make a variable of the worker's own, which lives for as long as its process; each step sets it anew."""
+        """Make a variable on the worker. It exists until the worker's process ends, and each step sets it anew."""
         handle = tf.raw_ops.VarHandleOp(
             dtype=value.dtype, shape=value.shape, shared_name=f"ignite {self._number} {name}"
         )
@@ -167,7 +167,10 @@ class RemoteStep:
         return captured if at is None else self.variables.shared(at).handle
 
     def _told(self, found: Sequence[Any], held: Mapping[int, tuple[Any, Any]]) -> Any:
-        """Add to the counts, and return all numbers as one tensor, which travels as one, and what else there is."""
+        """Add the increments to the counts, and return all numbers as one tensor, and the other outputs.
+
+        One tensor takes one transfer.
+        """
         rows, *others = found
         numbers = [tf.cast(tf.reshape(rows, [1]), tf.float64)]
         for metric in self.metrics:
@@ -194,7 +197,7 @@ class RemoteStep:
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """Return TensorFlow's own variable of one of Keras."""
+    """Return the `tf.Variable` behind a variable of Keras."""
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 

@@ -1,8 +1,8 @@
-"""The rendezvous of JAX's and PyTorch's workers, by the addresses that the run has given to its workers.
+"""Lets JAX's and PyTorch's workers find each other by the addresses that the run assigns to its workers.
 
-Workers have the variables of `torchrun` (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), by which
-`torch.distributed.init_process_group()` needs no arguments; here `jax.distributed.initialize()` learns to need none
-either. Standard library only; called when one of the two has been imported.
+Workers have the environment variables of `torchrun` (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). With
+them, `torch.distributed.init_process_group()` needs no arguments. This module does the same for
+`jax.distributed.initialize()`. It is called after one of the two has been imported, and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def install_jax() -> None:
 def install_torch() -> None:
     """Prepare torch.distributed, which has just been imported."""
     distributed: Any = sys.modules["torch.distributed"]
-    if hasattr(distributed, "init_process_group"):  # not where it is built without
+    if hasattr(distributed, "init_process_group"):  # missing if torch is built without it
         distributed.init_process_group = _announcing(distributed.init_process_group)
 
 
@@ -62,9 +62,13 @@ def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _join() -> None:
-    """Let the run know that this worker is there, as the first one will by listening for the others.
+    """Show the run that this worker has reached the rendezvous, by listening on its port.
 
-    The run knocks at each worker's port: who waits in vain for another that never comes to this is told so.
+    The run probes each worker's port, and reports workers that wait for one that never arrives. The first worker
+    listens anyway, for the others.
+
+    Raises:
+        RuntimeError: The run uses --tunnel, and its workers are on several hosts.
     """
     if os.environ.get(TUNNEL) and os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE"):
         raise RuntimeError(
@@ -72,7 +76,7 @@ def _join() -> None:
             "which it knows nothing of. Leave it out, or have all workers on one host: --hosts NAME"
         )
     own = os.environ.get("IGNITE_TF_ADDRESS", "")
-    if not own:  # one worker alone, for which no port is kept
+    if not own:  # a single worker, for which no port is reserved
         os.environ.setdefault("MASTER_PORT", str(_free_port()))
     elif os.environ["RANK"] != "0" and not _announced:
         port = int(own.rpartition(":")[2])

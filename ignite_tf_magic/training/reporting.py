@@ -1,6 +1,7 @@
-"""Tells how a training stands, while it goes on: the chief gathers, and writes records and event files into igfs.
+"""Reports a training's progress while it runs: the chief writes records and event files into igfs.
 
-Gathering is an operation of all workers, once a second; writing is done in a thread, and a training never fails for it.
+About once a second, an operation of all workers gathers their measures. A thread writes the records, and a failure to
+write never ends a training.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _EVENTS = "events/training"
 
 
 class Reporter:
-    """Reports one training. All workers have one, and call `report` in the same step.
+    """Reports one training. All workers have a reporter, and call `report` in the same step.
 
     Args:
-        training: Its name in the records.
+        training: The training's name in the records.
         group: The workers.
-        writer: Where records go; None outside of a run, and then nothing is gathered either.
-        epochs: How many there are to be.
-        batches: How many batches an epoch has.
+        writer: Writes the records. None, as outside of a run, turns off reporting and gathering.
+        epochs: The planned number of epochs.
+        batches: The number of batches in an epoch.
     """
 
     def __init__(
@@ -65,31 +66,32 @@ class Reporter:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is reported; the same on all workers."""
+        """Whether reporting is on; the same on all workers."""
         return self._writer is not None
 
     def measured(self, data: Any) -> Any:
-        """Return the same data; where that is known and reported, how long is waited for it is measured."""
+        """Return the data, wrapped to measure the wait for it if it is a dataset and reporting is on."""
         return timed(data) if self.is_on and isinstance(data, tf.data.Dataset) else data
 
     def go(self) -> None:
-        """The training goes on."""
+        """Resume the measurement of the training."""
         if self._meter is not None:
             self._meter.go()
 
     def pause(self) -> None:
-        """The training pauses, as while the model is validated: that time does not count."""
+        """Pause the measurement, for example during validation: that time does not count."""
         if self._meter is not None:
             self._meter.pause()
 
     def is_time(self) -> bool:
-        """Whether it is time to report again."""
+        """Return whether it is time to report again."""
         return self.is_on and time.monotonic() - self._told_at >= _INTERVAL_S
 
     def report(self, epoch: int, batch: int, step: int, values: Mapping[str, Any], *, is_epoch: bool) -> None:
-        """Report where the training is. Blocks until all workers have called, not until it is written.
+        """Report the training's progress.
 
-        What is measured is that since the last report; at the end of an epoch, that of the whole epoch.
+        Blocks until all workers have called, but not until the record is written. The measures cover the time since the
+        last report, or the whole epoch at its end.
         """
         if self._writer is None or self._meter is None:
             return
@@ -127,7 +129,7 @@ class Reporter:
         return [Sample()] * self._group.place.size
 
     def _gathered(self, own: Sample) -> list[Sample]:
-        """Put the samples of all workers side by side: each brings its row of a sum."""
+        """Return the samples of all workers, by adding up arrays in which each worker fills its own row."""
         size, index = self._group.place.size, self._group.place.index
         rows = np.zeros((size, NUM_NUMBERS), np.float64)
         rows[index] = own.to_array()
@@ -135,10 +137,12 @@ class Reporter:
 
 
 def check_loss(values: Mapping[str, Any], epoch: int, step: int) -> None:
-    """End a training whose loss has been lost, if that was asked for; all workers see the same values.
+    """Raise an error if the loss is not finite and the run has --stop-on-nan.
+
+    All workers see the same values, so all of them raise it.
 
     Raises:
-        TrainingDiverged: The loss is no number any more.
+        TrainingDiverged: The loss is not finite.
     """
     loss = float(values.get("loss", 0.0))
     if os.environ.get("IGNITE_TF_STOP_ON_NAN") and not math.isfinite(loss):
@@ -168,7 +172,7 @@ def _worker_record(sample: Sample) -> WorkerMeasures:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Keep what is one number."""
+    """Return the values that are single numbers."""
     found = {}
     for name, value in values.items():
         number = as_array(value)
@@ -179,7 +183,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 class RecordWriter:
-    """Writes records into a run's directory, in a thread. The first failure is told, and ends the writing.
+    """Writes records into a run's directory, in a thread. The first failure is a warning and ends the writing.
 
     Args:
         url: The run's directory.
@@ -191,7 +195,7 @@ class RecordWriter:
         self._thread: threading.Thread | None = None
 
     def add(self, record: TrainingRecord) -> None:
-        """Have a record written soon."""
+        """Queue a record for writing."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="records", daemon=True)
             self._thread.start()
@@ -199,7 +203,7 @@ class RecordWriter:
         self._waiting.put(record)
 
     def close(self) -> None:
-        """Write what is left; waits some seconds for that at most."""
+        """Write the queued records. Blocks for a few seconds at most."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(_LAST_WORDS_S)
@@ -228,12 +232,12 @@ class EventWriter:
         self._is_broken = False
 
     def add(self, record: TrainingRecord) -> None:
-        """Write a record; when TensorFlow cannot write there, nothing more is tried."""
+        """Write a record. After a failure, warn once and write nothing more."""
         if self._is_broken:
             return
         try:
             if self._writer is None:
-                if find_spec("tensorboard") is None:  # newer TensorFlow comes without it
+                if find_spec("tensorboard") is None:  # newer versions of TensorFlow do not install it
                     raise FileNotFoundError("tensorboard is not installed in the workers' interpreter")
                 self._writer = tf.summary.create_file_writer(self._logdir)
             with self._writer.as_default(step=record.step):
@@ -245,7 +249,7 @@ class EventWriter:
             warnings.warn(f"event files cannot be written to {self._logdir}: {error}", stacklevel=1)
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         if self._writer is not None and not self._is_broken:
             self._writer.close()
 
@@ -267,13 +271,13 @@ _writers: dict[str, RecordWriter] = {}
 
 
 def reporter_of_fit(training: str, group: WorkerGroup, given: Mapping[str, Any], data: Any) -> Reporter:
-    """Make the reporter of a `fit`, of its arguments and this worker's data."""
+    """Make the reporter of a `fit` from its arguments and this worker's data."""
     batches = given.get("steps_per_epoch") or num_batches(data)
     tell_phase(FIRST_STEP)
     return Reporter(training, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 
 def writer_of_run() -> RecordWriter | None:
-    """Return the writer of the run that this process is a worker of; None outside of runs."""
+    """Return the record writer of this process's run, or None outside of runs."""
     url = os.environ.get("IGNITE_TF_RUN_URI")
     return _writers.setdefault(url, RecordWriter(url)) if url else None

@@ -1,10 +1,12 @@
-"""A `fit` that goes on where it was when its run is started again.
+"""Resumes a `fit` after its run is started again.
 
-What it needs is saved now and then in the run's directory: variables of model and optimizers, what metrics have counted
-so far in the epoch, the state of callbacks, and how many batches of which epoch are done. The workers agree on the step
-after which they save, so that all of it is of one moment. On SIGTERM they save first, and end then.
+Checkpoints are written from time to time into the run's directory. They contain the variables of the model and its
+optimizers, the metrics' counts so far in the epoch, the state of callbacks, the epoch, and its number of finished
+batches. The workers agree on the step after which they save, so a checkpoint shows one moment. On SIGTERM they save
+before they exit.
 
-The n-th `fit` of a script goes on with what the n-th `fit` saved; one that was done gives its result at once.
+The n-th `fit` of a restarted script resumes from the checkpoint of the n-th `fit` before the restart. If that one was
+finished, its result is returned at once.
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.reading import begin_at, record_sources
 
-# Saving may take a twentieth of the time, and what can be lost is bounded.
+# Saving takes at most about a twentieth of the time. The longest pause bounds the work that can be lost.
 _SHARE_OF_TIME, _SHORTEST_S, _LONGEST_S = 0.05, 2.0, 60.0
-_ASKED_WITHIN_S = 2.0  # less than a process is given to end when it was asked to
+_ASKED_WITHIN_S = 2.0  # less than the time in which a process must exit after SIGTERM
 _KEPT_OF_CALLBACKS = (bool, int, float, str, type(None), np.number)
 
 
 class CheckpointPolicy:
-    """Where a training is saved, and when it is time to. The chief writes; all workers call.
+    """Decides when a training is saved, and where. The chief writes; all workers call.
 
     Args:
-        directory: Where checkpoints are; None saves nothing.
+        directory: The directory of the checkpoints. None turns saving off.
         group: The workers.
     """
 
@@ -52,7 +54,7 @@ class CheckpointPolicy:
         self._pause_s = _SHORTEST_S
 
     def find(self) -> Checkpoint | None:
-        """Look for the last checkpoint; all workers take the one that the chief has found."""
+        """Return the last checkpoint, or None. All workers return the one that the chief finds."""
         if self._directory is None:
             return None
         found = self._guarded(self._directory.latest) if self._group.place.is_chief else None
@@ -63,16 +65,16 @@ class CheckpointPolicy:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is to be saved at all; the same on all workers."""
+        """Whether the training is saved at all; the same on all workers."""
         return self._directory is not None
 
     def is_time(self) -> bool:
-        """Whether to save again: saving may take a small share of the time, and little may be lost."""
+        """Return whether the pause since the last save is over."""
         is_able = self.is_on and not self._is_broken
         return is_able and time.monotonic() - self._saved_at >= self._pause_s
 
     def save(self, make: Callable[[], Checkpoint]) -> None:
-        """Save what a function gives; only the chief calls it."""
+        """Save the checkpoint that a function returns. Only the chief calls the function."""
         if self._directory is None:
             return
         began = time.monotonic()
@@ -83,7 +85,7 @@ class CheckpointPolicy:
         self._pause_s = min(max(pause_s, _SHORTEST_S), _LONGEST_S)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Do something with files; a training does not end because it cannot be saved."""
+        """Call a function that uses files. If it fails, warn and stop saving; the training continues."""
         try:
             return call()
         except (OSError, IgniteTfError) as error:
@@ -94,12 +96,13 @@ class CheckpointPolicy:
 
 
 class FitProgress:
-    """How far one `fit` has come, and the way to its checkpoints.
+    """The progress of one `fit`, saved to and restored from checkpoints.
 
     Args:
-        model: The model; built, and its optimizers too, before `restore`.
+        model: The model. It and its optimizers must be built before `restore`.
+        framework: The model's framework.
         group: The workers.
-        saving: Where to.
+        saving: Decides when the progress is saved, and where.
     """
 
     def __init__(
@@ -116,57 +119,57 @@ class FitProgress:
     # Before the training
 
     def find(self) -> None:
-        """Look for the last checkpoint."""
+        """Read the last checkpoint, if there is one."""
         self._found = self._saving.find()
 
     @property
     def epoch(self) -> int:
-        """The epoch that the training begins or goes on with."""
+        """The epoch in which the training begins or resumes."""
         return 0 if self._found is None else int(self._found.facts["epoch"])
 
     @property
     def num_batches_done(self) -> int:
-        """Batches of that epoch that are done."""
+        """The number of finished batches of that epoch."""
         return 0 if self._found is None else int(self._found.facts["batches"])
 
     @property
     def logs(self) -> Mapping[str, Any]:
-        """What the last step that was done gave."""
+        """The logs of the last finished step."""
         return {} if self._found is None else self._found.facts["logs"]
 
     @property
     def step(self) -> int:
-        """Steps done since the beginning."""
+        """The number of steps finished since the beginning of the training."""
         return 0 if self._found is None else self._found.step
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What was saved beside numbers; nothing where nothing was found."""
+        """The facts in the checkpoint; empty without a checkpoint."""
         return {} if self._found is None else self._found.facts
 
     @property
     def was_found(self) -> bool:
-        """Whether there is anything to go on with."""
+        """Whether there is a checkpoint to resume from."""
         return self._found is not None
 
     @property
     def is_done(self) -> bool:
-        """Whether the training had come to its end."""
+        """Whether the training was finished before."""
         return self._found is not None and bool(self._found.facts["is_done"])
 
     def begin(self, data: Any, epoch: int) -> None:
-        """Let the data begin with the epoch with which the training begins or goes on, where it was in it."""
+        """Make the data start in the given epoch, after its batches that are already done."""
         self._data = data
         begin_at(data, epoch, self.num_batches_done, self._found, self._group)
 
     def restore(self) -> None:
-        """Set all variables to the values that they had."""
+        """Set all variables to their saved values."""
         if self._found is not None:
             for name, variable in self._variables():
                 variable.assign(self._found.arrays[name].astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
     def restore_metrics(self) -> None:
-        """Restore what metrics had counted: the chief's, as later all workers' counts are added up."""
+        """Restore the metrics' counts, on the chief only: later all workers' counts are added up."""
         if self._found is None:
             return
         for at, variable in enumerate(self._framework.metric_variables(self._model)):
@@ -175,7 +178,7 @@ class FitProgress:
                 variable.assign(value)
 
     def restore_callbacks(self) -> None:
-        """Restore what callbacks remembered."""
+        """Restore the saved state of callbacks."""
         if self._found is None:
             return
         for at, (callback, state) in enumerate(
@@ -188,14 +191,14 @@ class FitProgress:
                     callback.best_weights = weights
 
     def restore_history(self, history: Any) -> None:
-        """Put earlier epochs into the history."""
+        """Put the epochs before the restart into the history."""
         if self._found is not None:
             saved = self._found.facts["history"].items()
             history.history = {name: [_shown(value) for value in values] for name, values in saved}
             history.epoch = list(self._found.facts["epochs"])
 
     def result(self, history: Any) -> Any:
-        """Return what a training has come to that was done before its run was started again."""
+        """Return the history of a training that was finished before the restart."""
         history.set_model(self._model)
         self.restore_history(history)
         self._model.history = history
@@ -205,9 +208,9 @@ class FitProgress:
 
     @contextmanager
     def skipping(self) -> Iterator[None]:
-        """Let the first calls of the train function take what was done without doing it, and give what was given last.
+        """Skip finished batches: the train function reads them, and returns the logs of the last finished step.
 
-        Keras looks at its names at the end of an epoch, of which there may be nothing left to do.
+        Keras needs these logs' names at the end of an epoch that may have no batches left.
         """
         if not self.num_batches_done:
             yield
@@ -236,7 +239,7 @@ class FitProgress:
             yield
 
     def wants_to_save(self) -> bool:
-        """Whether it is time to save."""
+        """Return whether it is time to save."""
         return self._saving.is_time()
 
     def save(
@@ -249,9 +252,15 @@ class FitProgress:
         logs: Mapping[str, Any] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """Save; all workers call. `epoch` and `num_batches` say where to go on; `logs` are those of the last step.
+        """Save the progress. All workers must call it.
 
-        `more` is found again in `facts`.
+        Args:
+            epoch: The epoch in which to resume.
+            num_batches: Finished batches of that epoch.
+            step: Steps finished since the beginning of the training.
+            is_done: Whether the training is finished.
+            logs: The logs of the last step.
+            more: Further facts, which `facts` returns after a restart.
         """
         if not self._saving.is_on:
             return
@@ -299,7 +308,7 @@ class FitProgress:
 
 
 def _shown(value: Any) -> Any:
-    """Return a metric's value as Keras gives it: a number, or an array of several."""
+    """Return a metric's value in Keras' form: a number, or an array of several."""
     return np.asarray(value) if isinstance(value, list) else value
 
 
@@ -312,7 +321,7 @@ def _plain(value: Any) -> Any:
 
 
 class GracefulShutdown:
-    """Whether this process was asked to end while a training goes on. Then the training saves, and ends it."""
+    """Handles SIGTERM during a training: the training saves first, and then ends the process."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -320,7 +329,7 @@ class GracefulShutdown:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGTERM; only the main thread can."""
+        """Catch SIGTERM in a block. Outside of the main thread, which alone can catch it, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -329,7 +338,7 @@ class GracefulShutdown:
             yield
         finally:
             signal.signal(signal.SIGTERM, self._previous)
-        if self.is_asked:  # after the last step
+        if self.is_asked:  # it came after the last step
             self.end()
 
     def _on_signal(self, number: int, frame: Any) -> None:
@@ -337,7 +346,10 @@ class GracefulShutdown:
         self.is_asked = True
 
     def end_together(self, group: WorkerGroup) -> None:
-        """End if any worker was asked to, as soon as this one is; all workers call, when they have saved."""
+        """End the process if any worker was asked to end. All workers must call it after they save.
+
+        A worker that was not asked itself waits up to two seconds for its own signal, and continues without one.
+        """
         if not group.any_true(self.is_asked):
             return
         deadline = time.monotonic() + _ASKED_WITHIN_S
@@ -348,7 +360,7 @@ class GracefulShutdown:
             self.end()
 
     def end(self) -> None:
-        """End the process as it would have ended without this."""
+        """End the process as SIGTERM would have without this class."""
         signal.signal(signal.SIGTERM, self._previous)
         if callable(self._previous):
             self._previous(signal.SIGTERM, None)

@@ -1,10 +1,10 @@
-"""Says why workers wait for each other: one has come to another operation, is slower, or is silent.
+"""Explains why workers wait for each other: one is at another operation, is slower, or is silent.
 
-Workers that train one model must call the same operations in the same order; where they do not, they would wait for
-ever, or add up numbers that have nothing to do with each other. So each worker numbers the operations that it begins
-(steps, and sums outside of graphs), and names each by what it belongs to, as "evaluate in callback Check". While a
-`fit` or `evaluate` lasts, the chief compares its numbers with those of each other worker every few seconds, over a
-channel of those two. A worker that does not answer is named after a while, with how long it has been silent.
+Workers that train one model must call the same operations in the same order. Otherwise they would wait forever, or add
+up unrelated numbers. So each worker numbers the operations that it begins (steps, and sums outside of graphs), and
+labels each with its origin, such as "evaluate in callback Check". During a `fit` or `evaluate`, the chief compares its
+operations with those of each other worker every few seconds, over a separate channel for each pair. If a worker does
+not answer for a while, the other one reports it, with the length of the silence.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _LOOK_S = 1.0
 _VERDICT = re.compile("the workers have come to different operations: .*")
 _MESSAGE_BYTES = 2048
 _NUM_RUNS, _MOST_LABEL_CHARS = 8, 100
-_PAIR_KEYS = 500_000  # group keys of channels between two workers; others count up from `group`'s
+_PAIR_KEYS = 500_000  # the first group key of channels between two workers; `group` uses lower ones
 
 
 class Operations:
-    """The operations that this worker has begun: their number, and what the last ones belong to."""
+    """The operations that this worker has begun: their number, and the labels of the last ones."""
 
     def __init__(self) -> None:
         self.number = 0
         self.changed_at = time.monotonic()
         self._labels = ["the script"]
-        self._runs: deque[tuple[int, str]] = deque(maxlen=_NUM_RUNS)  # since which number a label holds
+        self._runs: deque[tuple[int, str]] = deque(maxlen=_NUM_RUNS)  # the first operation of each label
 
     @contextmanager
     def within(self, label: str) -> Iterator[None]:
-        """Let operations of this block belong to something, which all workers name alike."""
+        """Label the operations of a block. All workers must use the same label."""
         self._labels.append(label[:_MOST_LABEL_CHARS])
         try:
             yield
@@ -59,7 +59,7 @@ class Operations:
             self._labels.pop()
 
     def begin(self, kind: str = "") -> None:
-        """Count an operation; all workers call for it."""
+        """Count an operation that all workers call."""
         label = f"{kind} of {self._labels[-1]}" if kind else self._labels[-1]
         self.number += 1
         self.changed_at = time.monotonic()
@@ -67,7 +67,7 @@ class Operations:
             self._runs.append((self.number, label))
 
     def history(self) -> tuple[int, list[tuple[int, str]]]:
-        """Return the number of operations, and the labels of the last ones with the numbers at which they begin."""
+        """Return the number of operations, and the last labels, each with the number of its first operation."""
         runs = list(self._runs)
         return self.number, runs
 
@@ -79,7 +79,7 @@ OPERATIONS = Operations()
 def difference(
     own: tuple[int, Sequence[Sequence[Any]]], other: tuple[int, Sequence[Sequence[Any]]]
 ) -> tuple[int, str, str] | None:
-    """Return the last operation that two workers have both begun, with its two labels, where these differ."""
+    """Return the last operation that both workers have begun and its two labels, if the labels differ."""
     number = min(own[0], other[0])
     labels = [
         next((label for start, label in reversed(runs) if start <= number), None) for _, runs in (own, other)
@@ -90,7 +90,7 @@ def difference(
 
 
 class RollCall:
-    """The comparison of one of several workers with the others. `during` is a `fit` or `evaluate` of all of them."""
+    """Compares this worker's operations with those of other workers during a `fit` or `evaluate`."""
 
     def __init__(self, group: WorkerGroup, say: Callable[[str], None]) -> None:
         self._place = group.place
@@ -102,10 +102,10 @@ class RollCall:
 
     @contextmanager
     def during(self, label: str) -> Iterator[None]:
-        """Compare operations while the block lasts. An error that comes of a difference is raised as ConfigError.
+        """Compare operations while the block lasts. An error due to a difference becomes a ConfigError.
 
         Raises:
-            ConfigError: Workers have come to different operations; the message names them.
+            ConfigError: The workers are at different operations. The message names them.
         """
         self._begin()
         try:
@@ -113,8 +113,8 @@ class RollCall:
                 yield
         except BaseException as error:
             for pair in self._pairs:
-                pair.is_quiet = True  # what the script does now is its own
-            # Where another worker has ended the waiting, TensorFlow brings its words along.
+                pair.is_quiet = True  # the script handles the error now, without the other workers
+            # If another worker has aborted the operations, TensorFlow's error contains that worker's message.
             found = _VERDICT.search(self._verdict or str(error))
             if found and isinstance(error, tf.errors.OpError):
                 raise ConfigError(found.group()) from error
@@ -143,7 +143,7 @@ class RollCall:
                 raise ConfigError(self._verdict)
 
     def judge(self, other: int, told: dict[str, Any]) -> None:
-        """End the waiting of this worker where another one has come to something else; the other one does the same."""
+        """Abort this worker's operations if another worker is at a different one. The other does the same."""
         found = difference(OPERATIONS.history(), (told["number"], told["runs"]))
         if not found or self._verdict:
             return
@@ -157,12 +157,12 @@ class RollCall:
         abort_collectives(self._verdict)
 
     def report(self, line: str) -> None:
-        """Print a line into this worker's output."""
+        """Write a line to this worker's output."""
         self._say(f"ignite_tf_magic: {line}")
 
 
 class _FitBlock:
-    """One `fit` or `evaluate`: what its threads wait for, apart from those of the one before."""
+    """The events of one `fit` or `evaluate`, for its threads alone."""
 
     def __init__(self) -> None:
         self.wakes = threading.Event()
@@ -171,10 +171,10 @@ class _FitBlock:
 
 
 class _Pair:
-    """The channel between the chief and another worker, and the thread that uses it.
+    """The channel between the chief and another worker, and the threads that use it.
 
-    The chief asks every few seconds, and once more when it leaves. The other worker answers until the chief has left
-    the block that this worker is in, of which both know the number, so both call equally often.
+    The chief asks every few seconds, and once more when it exits its block. The other worker answers until the chief
+    has exited the block that this worker is in. Both number their blocks, so both make the same number of calls.
     """
 
     def __init__(self, place: Place, other: int, roll_call: RollCall) -> None:
@@ -198,7 +198,7 @@ class _Pair:
         with self._leaving:
             self._num_blocks += 1
             if self._block is not None and not self._block.has_left.is_set():
-                return  # its threads go on: an error ended the block before, or the chief has not left it yet
+                return  # the threads of the block before still run: it failed, or the chief has not exited it yet
         self._block = _FitBlock()
         for name, work in (("roll-call", self._work), ("roll-call-silence", self._watch)):
             threading.Thread(
@@ -215,7 +215,7 @@ class _Pair:
             self._block.has_left.wait(_LEAVE_S)
 
     def _work(self, block: _FitBlock) -> None:
-        with suppress(tf.errors.OpError):  # the other worker has gone, or this one ends the waiting
+        with suppress(tf.errors.OpError):  # the other worker is gone, or this one has aborted its operations
             while not block.has_left.is_set():
                 if self._asks:
                     block.wakes.wait(_TICK_S)
@@ -236,7 +236,7 @@ class _Pair:
                 block.has_left.set()
 
     def _swapped(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Give the other worker a message, and return its."""
+        """Send the other worker a message, and return the message that it sends."""
         rows = np.zeros((2, _MESSAGE_BYTES // 8), np.int64)
         data = json.dumps(message).encode()[:_MESSAGE_BYTES]
         rows[self._group.place.index] = np.frombuffer(data.ljust(_MESSAGE_BYTES, b" "), np.int64)
@@ -245,7 +245,7 @@ class _Pair:
         return told
 
     def _report_slow(self, told: dict[str, Any]) -> None:
-        """Name the other worker when this one has waited for it for long."""
+        """Report the other worker after this one has waited for it for a long time."""
         now = time.monotonic()
         waited_s = now - max(OPERATIONS.changed_at, self._slow_from)
         if told["number"] < OPERATIONS.number and waited_s > _SLOW_S:
@@ -257,13 +257,13 @@ class _Pair:
             )
 
     def _watch(self, block: _FitBlock) -> None:
-        """Name the other worker while it does not answer; a worker that only computes does answer."""
+        """Report the other worker while it does not answer. A worker that is only busy does answer."""
         next_s = _SILENT_S
         looked_at = awake_since = time.monotonic()
         while not block.has_left.wait(_LOOK_S):
             asked_at, now = self._asked_at, time.monotonic()
             if now - looked_at > 2 * _LOOK_S:
-                awake_since = now  # this process itself was stopped
+                awake_since = now  # this process itself was suspended
             looked_at = now
             silent_s = 0.0 if asked_at is None else now - max(asked_at, awake_since)
             if silent_s < next_s or self.is_quiet:
@@ -279,7 +279,7 @@ class _Pair:
 
 
 def calling_callback(callback_class: type) -> str:
-    """Return "in callback NAME" for the callback of the script's own that calls this, else ""."""
+    """Return " in callback `NAME`" if a callback of the script calls this, else ""."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")
@@ -294,13 +294,13 @@ _roll_calls: dict[str, RollCall] = {}
 
 
 def roll_call(group: WorkerGroup) -> RollCall:
-    """Return that of this process."""
+    """Return the one `RollCall` of this process."""
     if "own" not in _roll_calls:
         _roll_calls["own"] = RollCall(group, say)
     return _roll_calls["own"]
 
 
 def say(line: str) -> None:
-    """Write a line to standard error, whole."""
+    """Write a line to standard error in a single write."""
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())

@@ -1,8 +1,8 @@
-"""Files that all workers save under one name, as a script does that says `model.save("model.keras")`.
+"""Lets all workers save a model under one name, as a script with `model.save("model.keras")` does.
 
-Workers on one host share its directories. Each writes a file of its own, or a directory when it exports, which then
-takes the name: whoever reads finds a whole one, of one of several equal models. Into a file system that all hosts share
-the first worker alone exports.
+Workers on one host share its directories. Each writes its own temporary file, or a directory for an export, and then
+renames it to the common name. So a reader always finds a complete file, of one of several equal models. Exports to a
+URL, which all hosts share, are written by the first worker only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUFFIXES = (".keras", ".h5", ".hdf5")
 
 
 def hook_saving(module: Any, worker: int) -> None:
-    """Let all by which a framework's models are saved put whole files in place."""
+    """Make all save functions of a framework put complete files in place."""
     ways = [(module.Model, "save"), (module.Model, "save_weights")]
     ways += [(module.saving, "save_model"), (module.models, "save_model")]
     for owner, name in ways:
@@ -67,7 +67,10 @@ def _exported(original: Callable[..., Any], worker: int) -> Callable[..., Any]:
 
 
 def _put_in_place(own: Path, path: Path, before: tuple[int, int] | None) -> None:
-    """Give a file or directory a name, in place of what had it before; nothing is done where another worker has."""
+    """Rename a file or directory to its final name, replacing the earlier one.
+
+    If another worker has replaced it in the meantime, do nothing.
+    """
     while (now := _identity(path)) in (None, before):
         if now is not None:
             gone = own.with_name(f"{own.name}-before")
@@ -99,7 +102,7 @@ def _remove(path: Path) -> None:
 
 
 def _with_advice(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that says of a file which is not there why it may not be, as far as Python can (3.11)."""
+    """Return a loading function that adds advice to the error for a missing file (Python 3.11 and later)."""
 
     @functools.wraps(original)
     def load_model(filepath: Any, *arguments: Any, **options: Any) -> Any:
@@ -117,7 +120,7 @@ def _with_advice(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_local_file(filepath: Any) -> bool:
-    """Return whether something names one local file; other formats are directories, or several files."""
+    """Return whether an argument names a single local file. Other formats are directories or several files."""
     if not isinstance(filepath, (str, os.PathLike)):
         return False
     return "://" not in str(filepath) and str(filepath).endswith(_SUFFIXES)

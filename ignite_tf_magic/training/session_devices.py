@@ -1,4 +1,4 @@
-"""Which tasks a session of TensorFlow 1 reaches, in scripts that are started once for each task."""
+"""Limits the tasks that a TensorFlow 1 session connects to, in scripts that run once for each task."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ignite_tf_magic.training.task import task
 
 
 def reach_own_devices() -> None:
-    """Let sessions reach their own task and the parameter servers, where their configuration does not say otherwise.
+    """Make sessions connect only to their own task and the parameter servers, unless they are configured otherwise.
 
-    By default a session opens only when every task of the cluster answers: a worker that comes when another has done
-    its work would wait for it for ever. Estimators choose the same.
+    By default a session opens only when every task of the cluster answers. A worker that starts after another one has
+    finished would wait forever. Estimators set the same limit.
     """
     own = task()
     original = tf.compat.v1.Session.__init__

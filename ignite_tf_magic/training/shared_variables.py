@@ -1,8 +1,8 @@
-"""The variables of a training on parameter servers, beside those of the model in the chief's process.
+"""Keeps the variables of a training on parameter servers in sync with those of the chief's model.
 
-Floats lie on the servers, and steps change them there, while others do. A whole number is a count, or the state of a
-generator of random numbers: what a step adds to it is added on the server, and once more here, where a step that is
-made again counts once. So at the end of an epoch it is exact.
+Floats are on the servers, and concurrent steps change them there. An integer is a count, or the state of a random
+number generator. A step's increment of an integer is added on the server, and again in the chief from the step's
+report. Only the chief counts a repeated step once, so its value is exact at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import tensorflow as tf
 
 
 class SharedVariables:
-    """Variables of a model and of its optimizers, each on one parameter server. Used in one thread.
+    """The variables of a model and its optimizers, each on one parameter server. Used in one thread.
 
     Args:
-        own: The variables of this process, as TensorFlow's own.
-        devices: Of the parameter servers; the next variable goes to the one that holds least.
+        own: The variables of this process, as `tf.Variable`.
+        devices: The devices of the parameter servers. Each variable goes to the server with the fewest elements so far.
     """
 
     def __init__(self, own: Sequence[Any], devices: Sequence[str]) -> None:
@@ -41,22 +41,22 @@ class SharedVariables:
         return len(self._own)
 
     def shared(self, at: int) -> Any:
-        """Return one as it is on its server; counts are int64 there."""
+        """Return the variable of that number on its server. Counts are int64 there."""
         return self._shared[at]
 
     def own(self, at: int) -> Any:
-        """Return one as it is in this process."""
+        """Return the variable of that number in this process."""
         return self._own[at]
 
     def push(self) -> None:
-        """Give the servers what this process has. No step is under way."""
+        """Copy this process's values to the servers. No step may be running."""
         for at, (own, shared) in enumerate(zip(self._own, self._shared, strict=True)):
             value = own.numpy()
             shared.assign(value.astype(np.int64) if at in self.counts else value)
             self._note(at, value)
 
     def push_settings(self) -> None:
-        """Give the servers those single numbers that callbacks have changed here, as a learning rate."""
+        """Copy scalars that callbacks have changed in this process, such as a learning rate, to the servers."""
         for at, known in self._settings.items():
             value = self._own[at].numpy()
             if value != known:
@@ -64,15 +64,15 @@ class SharedVariables:
                 self._settings[at] = value
 
     def add(self, deltas: Sequence[np.ndarray]) -> None:
-        """Count what a step has added to the counts, in their order."""
+        """Add a step's increments to the counts in this process, in their order."""
         for at, delta in zip(self.counts, deltas, strict=True):
             self._counts[at] = self._counts[at] + delta
 
     def pull(self, *, is_settled: bool) -> None:
-        """Give this process what the servers have; of counts, what steps were told to have added.
+        """Copy the servers' values to this process; counts come from the steps' reports instead.
 
         Args:
-            is_settled: Whether no step is under way: then the servers' counts are set right, too.
+            is_settled: Whether no step is running. Then the servers' counts are corrected, too.
         """
         for at, (own, shared) in enumerate(zip(self._own, self._shared, strict=True)):
             if at not in self.counts:
@@ -92,5 +92,5 @@ class SharedVariables:
 
 
 def is_count(variable: Any) -> bool:
-    """Whether steps add to a variable what no other step may take away."""
+    """Return whether a variable is an integer, to which steps add without overwriting each other's increments."""
     return bool(variable.dtype.is_integer)

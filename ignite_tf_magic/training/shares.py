@@ -1,8 +1,8 @@
-"""This worker's part of what `fit` and `evaluate` are given.
+"""Makes this worker's shard of the data that `fit` and `evaluate` get.
 
-- A dataset over the partitions that the run has assigned to this worker is that part already.
-- Of any other dataset, and of arrays, all workers have the whole. Its batches are global ones: each worker takes every
-  n-th row of each, so the workers together see exactly the batches that one process would.
+- A dataset over the partitions that the run has assigned to this worker is already its shard.
+- Any other dataset, and arrays, are complete on all workers. Their batches are global: each worker takes every n-th row
+  of each batch, so the workers together see exactly the batches that one process would.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MAX_AHEAD, _AHEAD_BYTES, _USUAL_ROWS = 8, 64 * 1024 * 1024, 256
 
 
 def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> Any:
-    """Return this worker's part of a dataset of batches.
+    """Return this worker's shard of a dataset of batches.
 
     Args:
         dataset: The dataset.
         group: The workers.
-        firsts: Where all workers have the dataset whole, what compares that is added.
+        firsts: If the dataset is complete on all workers, a comparison of their batches is appended.
     """
     if group.place.size == 1:
         return dataset
@@ -71,29 +71,29 @@ def _sources(dataset: Any) -> list[Any]:
 
 
 def is_divided(part: Any) -> bool:
-    """Whether a part of data, just made, is every n-th row of batches that all workers have."""
+    """Return whether a shard made here consists of every n-th row of batches common to all workers."""
     return bool(getattr(part, "is_divided", False))
 
 
 def is_share(dataset: Any) -> bool:
-    """Whether a dataset must not be divided again. IgniteDataset says so of what a run has assigned."""
+    """Return whether a dataset is already a shard. IgniteDataset marks the rows that a run has assigned."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
 
 
 def of_arrays(arrays: Any, batch_rows: int | None, *, order: int | None) -> Any:
-    """Return the global batches of tensors as Keras makes them; shuffled the same on all workers.
+    """Return the global batches of tensors as Keras makes them, shuffled the same on all workers.
 
     Args:
         arrays: The tensors.
-        batch_rows: Of a global batch.
-        order: Seed of the orders of passes, each another one; None leaves the rows as they are.
+        batch_rows: Rows of a global batch; None means Keras' default.
+        order: Seed from which each pass gets another order. None keeps the order of the rows.
     """
     batch_rows = batch_rows or _KERAS_BATCH_ROWS
     total = int(num_rows(arrays))
     sizes = np.full(-(-total // batch_rows), batch_rows, np.int64)
     sizes[-1:] += total - sizes.sum()
-    # As Keras' own say: kernels chosen for a known shape round otherwise than those for any.
+    # The batch size is static where it is in Keras, because kernels for static and dynamic shapes round differently.
     is_known = total % batch_rows == 0
     return _of_sizes(arrays, sizes, order, shape=[batch_rows if is_known else None])
 
@@ -101,10 +101,10 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, order: int | None) -> Any:
 def of_own_arrays(
     arrays: Any, rows_by_worker: tuple[int, ...], batch_rows: int | None, *, order: int | None, worker: int
 ) -> Any:
-    """Return a worker's parts of global batches, where each worker has arrays of its own.
+    """Return a worker's parts of global batches if each worker has arrays of its own.
 
     Raises:
-        ConfigError: Nobody has any rows.
+        ConfigError: No worker has any rows.
     """
     if not sum(rows_by_worker):
         raise ConfigError("the arrays have no rows on any worker")
@@ -120,7 +120,7 @@ def of_own_arrays(
 def _of_sizes(
     arrays: Any, sizes: np.ndarray, order: int | None, shape: Sequence[int | None] = (None,)
 ) -> Any:
-    """Return batches of so many rows, those of each pass in another order."""
+    """Return batches with the given numbers of rows, in another order in each pass if `order` is not None."""
     total = int(sizes.sum())
     passes = EpochTracker()
     draw = PassSeed(order or 0, passes, "order")
@@ -145,19 +145,19 @@ def _of_sizes(
 def in_step(dataset: Any, group: WorkerGroup) -> Any:
     """Make a dataset end in the same step on all workers, wherever its own rows end.
 
-    Where all have the same known number of batches, there is nothing to do. Else who has no more goes on with batches
-    without rows, and before each step the workers agree whether anyone has a batch.
+    If all workers have the same known number of batches, the dataset is returned unchanged. Otherwise, before each step
+    the workers check whether any of them has a batch. A worker without further batches continues with empty ones.
     """
     if group.place.size == 1:
         return dataset
     cardinalities = set(group.side_by_side(int(dataset.cardinality())))
     if len(cardinalities) == 1 and cardinalities != {tf.data.UNKNOWN_CARDINALITY}:
-        return dataset  # or all are without end
+        return dataset  # the same number of batches on all workers, or all are infinite
     return _agreed(dataset, group.channel())
 
 
 def planned_rows(dataset: Any) -> int | None:
-    """Return the rows of all workers that an epoch of a dataset is to have; None where no plan says so."""
+    """Return the planned number of rows of all workers in an epoch, or None without a plan."""
     num_steps = num_batches(dataset)
     plans = [passes.plan for passes in passes_of(dataset)] if num_steps else []
     if not num_steps or len(plans) != 1 or plans[0] is None or num_steps % plans[0].num_steps:
@@ -166,14 +166,14 @@ def planned_rows(dataset: Any) -> int | None:
 
 
 def read_ahead(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Let the next pass over rows of Ignite begin while the one before is used: its beginning takes some 0.1 s.
+    """Start reading the next pass over Ignite rows during the current one, because its start takes about 0.1 s.
 
     Args:
-        dataset: Of one epoch.
-        given: Arguments of `fit`.
+        dataset: The dataset of one epoch.
+        given: The arguments of `fit`.
 
     Returns:
-        Arguments that take the place of others: the dataset of all epochs, and how many steps one has; or none.
+        Arguments that replace others, or none: the dataset of all epochs, and the number of steps in one epoch.
     """
     num_epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
     num_steps = num_batches(dataset)
@@ -186,7 +186,10 @@ def read_ahead(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _num_ahead(spec: Any) -> int:
-    """Return how many batches may wait: fewer of large rows. How many rows a batch has, its spec does not say."""
+    """Return how many batches may be read ahead: fewer of large rows.
+
+    The spec does not contain the number of rows of a batch, so a usual number is assumed.
+    """
     parts = [part for part in tf.nest.flatten(spec) if isinstance(part, tf.TensorSpec)]
     sizes = [
         part.dtype.size * math.prod(size or 1 for size in part.shape[1:]) for part in parts if part.shape.rank
@@ -209,8 +212,8 @@ def _agreed(dataset: Any, channel: WorkerGroup) -> Any:
     def unflagged(_: Any, *parts: Any) -> Any:
         return tf.data.Dataset.from_tensors(parts if len(parts) > 1 else parts[0])
 
-    # tf.data must not read ahead of what is asked for, as it does for a `map` and at the end: it would ask once more
-    # than on other workers, and the answers would be those to other questions.
+    # tf.data must not read ahead, as it does for a `map` and at the end of a pipeline. It would call `sum` once more
+    # than on other workers, and the workers' calls would no longer match.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return flagged.take_while(anyone_has).flat_map(unflagged).with_options(options)
@@ -232,7 +235,7 @@ def _any_rows(spec: Any) -> Any:
 
 
 def with_a_batch(dataset: Any) -> Any:
-    """Return a dataset that has a batch at least, if without rows: Keras' `evaluate` knows no metrics of nothing."""
+    """Return a dataset with at least one batch, perhaps an empty one. Keras' `evaluate` fails without batches."""
     if num_batches(dataset):
         return dataset
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty_like(_any_rows(dataset.element_spec))))

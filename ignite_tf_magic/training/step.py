@@ -1,8 +1,8 @@
-"""One step of all workers, as TensorFlow traces it or runs it eagerly: what each worker contributes, and the result.
+"""One step of all workers, traced by TensorFlow or run eagerly: what the workers exchange.
 
-A step's batch is the rows of all workers together: R rows in all, r of them on this worker. A worker's gradient is
-multiplied by r, added up over all workers and divided by R, so it is an average over workers, weighted by rows. A value
-that is a sum over rows, not a mean, is multiplied by R / r first (`Step.share`).
+A step's batch consists of the rows of all workers: R rows in total, r of them on this worker. Each worker's gradient is
+multiplied by r, added up over all workers and divided by R. The result is the average over workers, weighted by rows. A
+value that is a sum over rows instead of a mean is first multiplied by R / r (`Step.share`).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.group import WorkerGroup
 
-# Places in what the workers agree on in each step.
+# Indices into the vector that the workers exchange in each step.
 ROWS, STOP, SAVE, REPORT = range(4)
 NUM_FLAGS = 4
-# Where both frameworks leave the mask of a tensor.
+# The attribute in which both frameworks store the mask of a tensor.
 KERAS_MASK = "_keras_mask"
-# Where they leave what an activation was given: losses of probabilities compute from that.
+# The attribute in which they store the input of an activation. Losses of probabilities compute from it.
 KERAS_LOGITS = "_keras_logits"
 
 _steps: list[Step] = []
 
 
 def all_rows(*tensors: Any) -> Any:
-    """Return tensors with the rows of all workers, for code that uses a batch as a whole.
+    """Return tensors with the rows of all workers, for code that needs the whole batch.
 
-    What is computed from them is what one process computes, on every worker, and its gradient is right. Use it for
-    losses that compare rows with each other, or that have a mean of their own. All workers must call it. Outside of a
-    step of several workers the tensors are returned unchanged.
+    Each worker then computes the same as a single process would, with the correct gradient. Use it for losses that
+    compare rows with each other, or that have a mean of their own. All workers must call it. Outside of a step of
+    several workers it returns the tensors unchanged.
 
     Args:
-        tensors: Of one dimension or more, the first being rows; of numbers or booleans.
+        tensors: Numbers or booleans with at least one dimension; the first dimension is rows.
 
     Returns:
         One tensor, or a tuple of as many as were passed.
@@ -49,7 +49,7 @@ def all_rows(*tensors: Any) -> Any:
 
 
 def current_step() -> Step | None:
-    """Return the step that is being traced or run; None outside of steps, and while a step is `alone`."""
+    """Return the step being traced or run, or None outside of steps and while a step is `alone`."""
     return _steps[-1] if _steps and not _steps[-1].is_alone else None
 
 
@@ -59,18 +59,18 @@ def is_in_step() -> bool:
 
 
 class StepState:
-    """What the steps of one model share.
+    """The state that all steps of one model share.
 
-    A function within a step may be traced once and used in many traces of the step, so it refers to variables: a tensor
-    of one trace cannot be used in another.
+    The state is in variables because a function inside a step may be traced once and used in many traces of the step. A
+    tensor of one trace cannot be used in another.
 
     Attributes:
-        wishes: What this worker wants of the others, float32[NUM_FLAGS].
-        agreed: The sum of the workers' wishes in the last step, float32[NUM_FLAGS].
-        rows: Rows of this worker's batch in the step under way, float32.
-        rows_done: Rows of all workers in the steps of training since it was last taken, float64.
+        wishes: This worker's requests to all workers, float32[NUM_FLAGS].
+        agreed: The sum of the workers' requests in the last step, float32[NUM_FLAGS].
+        rows: Rows of this worker's batch in the current step, float32.
+        rows_done: Rows that all workers trained since the value was last reset, float64.
         gathered_metrics: Metrics that count the rows of all workers on each worker, by id.
-        shown_metrics: Metrics whose result a step has asked for, by id.
+        shown_metrics: Metrics whose results a step has read, by id.
     """
 
     def __init__(self) -> None:
@@ -83,17 +83,17 @@ class StepState:
 
 
 class RowExchange(ABC):
-    """What workers exchange in a step, each for the rows of its own batch."""
+    """The exchange between workers in a step, each with the rows of its own batch."""
 
     def __init__(self, group: WorkerGroup) -> None:
         self.group = group
         self.is_alone = False
-        # By graph: a tensor of one cannot be used in another, as that of a branch.
+        # By graph, because a tensor of one graph, such as a branch, cannot be used in another.
         self._totals: dict[int, tuple[Any, Any]] = {}
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let everything be as in one process: what is computed here is that of all workers already."""
+        """Turn off the exchange in a block that already computes on the rows of all workers."""
         before, self.is_alone = self.is_alone, True
         try:
             yield
@@ -103,15 +103,15 @@ class RowExchange(ABC):
     @property
     @abstractmethod
     def rows(self) -> Any:
-        """The rows of this worker, float32."""
+        """The number of this worker's rows, float32."""
 
     @property
     def is_divided(self) -> Any:
-        """Whether this worker has every n-th row of a batch that all workers have; a boolean or a variable."""
+        """Whether this worker has every n-th row of a batch common to all workers: a boolean or a variable."""
         return False
 
     def total_rows(self) -> Any:
-        """Return the rows of all workers, float32."""
+        """Return the number of rows of all workers, float32."""
         graph = tf.compat.v1.get_default_graph()
         if id(graph) not in self._totals:
             self.totals([])
@@ -124,31 +124,31 @@ class RowExchange(ABC):
         return sums
 
     def share(self) -> Any:
-        """Return R / r, by which a worker's part of a sum over all rows is multiplied; 0 without rows."""
+        """Return R / r, the factor for this worker's part of a sum over all rows, or 0 without rows."""
         return tf.math.divide_no_nan(self.total_rows(), self.rows)
 
     def weight(self) -> Any:
-        """Return r / R, the weight of a worker's mean in that over all rows; 0 where no worker has rows."""
+        """Return r / R, the weight of this worker's mean in the mean over all rows, or 0 if no worker has rows."""
         return tf.math.divide_no_nan(self.rows, self.total_rows())
 
     def or_zero(self, value: Any) -> Any:
-        """Return a value, or zeros where this worker has no rows."""
+        """Return a value, or zeros if this worker has no rows."""
         return tf.where(self.rows > 0, value, tf.zeros_like(value))
 
     def average(self, values: Sequence[Any]) -> list[Any]:
-        """Return the averages of values over the workers, weighted by rows; 0 where no worker has rows."""
+        """Return the averages of values over the workers, weighted by rows, or 0 if no worker has rows."""
         means, sums = self.group.weighted_means(values, tf.reshape(self.rows, [1]), 0)
         self._note_total(sums[0])
         return means
 
     def means(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients of variables, averaged over the workers by rows.
+        """Return the gradients of variables, averaged over the workers and weighted by rows.
 
-        A sparse gradient stays sparse, with the lookups of all workers: optimizers treat it as that of one process. A
-        dense gradient has its variable's shape, so that all workers send it in the same way.
+        A sparse gradient stays sparse and contains the lookups of all workers, so optimizers treat it like that of one
+        process. A dense gradient gets its variable's shape, so all workers exchange it in the same form.
         """
         if len(gradients) != len(variables):
-            return list(gradients)  # the optimizer refuses them, in its own words
+            return list(gradients)  # the optimizer raises its own error
         dense = [at for at, each in enumerate(gradients) if _is_dense(each)]
         means = self._average_of_step([_shaped(gradients[at], variables[at]) for at in dense])
         found = [
@@ -173,14 +173,15 @@ class RowExchange(ABC):
     # Rows of all workers
 
     def gather(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return tensors with the rows of all workers, those of the first worker first.
+        """Return tensors with the rows of all workers, in the order of the workers.
 
-        Of batches that all workers have, and have divided, the rows come in the order that they had. What is computed
-        from them is the same on all workers, and each passes the gradient of its own rows back. Where other dimensions
-        differ, rows are filled up with zeros.
+        If the workers have divided a common batch, the rows have the order of that batch. The result is the same on all
+        workers, and each worker passes the gradient of its own rows back. If other dimensions differ between workers,
+        rows are padded with zeros.
 
         Args:
-            tensors: Of one dimension or more, the first being rows; of the same dtypes and ranks on all workers.
+            tensors: Tensors with at least one dimension, the first being rows. Their dtypes and ranks must be the same
+                on all workers.
         """
         return self._gathered(tensors, self.is_divided)
 
@@ -195,9 +196,9 @@ class RowExchange(ABC):
         ]
 
     def gather_all(self, structure: Any) -> Any:
-        """Return a structure in which all tensors with rows have those of all workers, and their masks and logits, too.
+        """Return a structure whose tensors, masks and logits have the rows of all workers.
 
-        A tensor that is one number becomes the mean of the workers' over the rows. What is no tensor stays.
+        A scalar becomes the mean of the workers' values, weighted by rows. Anything but a tensor stays as it is.
         """
         flat = tf.nest.flatten(structure)
         tensors = {at: tf.convert_to_tensor(each) for at, each in enumerate(flat) if _is_tensor(each)}
@@ -218,7 +219,7 @@ class RowExchange(ABC):
 
     def _layouts(self, tensors: Sequence[Any], is_divided: Any) -> list[_Layout]:
         shapes = [tf.shape(each) for each in tensors]
-        # The row that stands in for none is left out.
+        # Leave out the placeholder row of a worker without rows.
         shapes = [tf.where(self.rows > 0, each, tf.concat([[0], each[1:]], 0)) for each in shapes]
         own = tf.concat(shapes, 0)
         place = self.group.place
@@ -230,7 +231,7 @@ class RowExchange(ABC):
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def link(own: Any) -> Any:
             def gradient(upstream: Any) -> Any:
-                # Weighted by this worker's rows later: so by the share now.
+                # This gradient is later weighted by r / R, so it is multiplied by R / r now.
                 return layout.taken(upstream * tf.cast(self.share(), upstream.dtype), tf.shape(own))
 
             return layout.in_order(whole), gradient
@@ -243,12 +244,12 @@ class Step(RowExchange):
 
     Args:
         group: The workers.
-        model: What is trained.
-        rows: Rows of this worker's part of the batch, int32; with none, a row of zeros stands in.
-        state: What the steps of the model share.
+        model: The trained model.
+        rows: Number of rows in this worker's part of the batch, int32. If it is 0, a row of zeros is the placeholder.
+        state: The state that all steps of the model share.
         statistics: Variables that are not trained but change in a step, such as those of BatchNormalization.
         value_of: Returns a variable's value.
-        is_divided: A boolean variable: whether this worker has every n-th row of a batch that all workers have.
+        is_divided: A boolean variable: whether this worker has every n-th row of a batch common to all workers.
     """
 
     def __init__(
@@ -264,11 +265,11 @@ class Step(RowExchange):
         super().__init__(group)
         self.model = model
         self.state = state
-        # Losses that `compile` was given are those of all rows; others, of this worker's.
+        # A loss passed to `compile` is computed over all rows, any other loss over this worker's rows.
         self.is_in_compiled_loss = False
-        # What metrics have returned as their results in this step, and the metrics, by the id of what they returned.
+        # The metric results of this step, each with its metric, by the id of the result.
         self.results: dict[int, tuple[Any, Any]] = {}
-        # Where every batch of this worker has the same number of rows.
+        # Known only if every batch of this worker has the same number of rows.
         self.num_static_rows = None if tf.executing_eagerly() else tf.get_static_value(rows)
         self._rows = tf.cast(rows, tf.float32)
         state.rows.assign(self._rows)
@@ -281,18 +282,18 @@ class Step(RowExchange):
 
     @property
     def rows(self) -> Any:
-        """The rows of this worker, float32."""
+        """The number of this worker's rows, float32."""
         is_within = tf.compat.v1.get_default_graph() is not self._graph
         return self.state.rows.read_value() if is_within else self._rows
 
     @property
     def is_divided(self) -> Any:
-        """Whether this worker has every n-th row of a batch that all workers have; a boolean variable."""
+        """Whether this worker has every n-th row of a batch common to all workers: a boolean variable."""
         return self._is_divided
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Be the current step."""
+        """Make this the current step while the block lasts."""
         _steps.append(self)
         try:
             with _Context(self):
@@ -302,7 +303,7 @@ class Step(RowExchange):
 
     @contextmanager
     def in_compiled_loss(self) -> Iterator[None]:
-        """Compute the loss that `compile` was given."""
+        """Mark a block that computes the loss passed to `compile`."""
         before, self.is_in_compiled_loss = self.is_in_compiled_loss, True
         try:
             yield
@@ -312,18 +313,18 @@ class Step(RowExchange):
     # Gradients
 
     def _average_of_step(self, values: Sequence[Any]) -> list[Any]:
-        """Average gradients. The first time in a step all else goes along: wishes, and changes of statistics."""
-        # Of a branch nobody knows, while it is traced, whether a step goes there: `finish` does what each step must.
+        """Average gradients. The first call in a step also exchanges wishes and changes of statistics."""
+        # A branch may not run in every step. `finish` does the exchange that each step must do once.
         if tf.compat.v1.get_default_graph() is not self._graph:
             return self.average(values)
         self._num_meetings += 1
         return self._average_of_all(values) if self._num_meetings == 1 else self.average(values)
 
     def finish(self) -> None:
-        """End a training step: who has met nobody yet, meets the others now; statistics are those of all rows."""
+        """End a training step: make the exchange if no optimizer has, and average statistics over all rows."""
         if not self._num_meetings:
             self._average_of_step([])
-        elif self._num_meetings > 1:  # as a GAN: what came after the first optimizer has changed some, too
+        elif self._num_meetings > 1:  # as in a GAN: statistics have changed since the first optimizer
             self._agree_on_statistics(self.average(self._changes()))
 
     def _average_of_all(self, values: Sequence[Any]) -> list[Any]:
@@ -344,12 +345,12 @@ class Step(RowExchange):
             variable.assign(before + change)
 
     def sum_of_layers(self, values: Sequence[Any]) -> list[Any]:
-        """Add up what layers ask to be added up, as synchronised BatchNormalization does; with its gradient."""
+        """Add up values for layers such as synchronized BatchNormalization, with their gradient."""
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def add_up(*own: Any) -> Any:
             def gradient(*upstream: Any) -> list[Any]:
-                # Later each worker's gradient is weighted by its rows, and so must be what others pass on here.
+                # Each worker's gradient is later weighted by its rows, so each upstream gradient is, too.
                 weighted = [self.or_zero(each * tf.cast(self.rows, each.dtype)) for each in upstream]
                 sums = self.group.sum(weighted)
                 return [tf.math.divide_no_nan(each, tf.cast(self.rows, each.dtype)) for each in sums]
@@ -370,7 +371,7 @@ def _shaped(gradient: Any, variable: Any) -> Any:
 
 
 def _marks(tensors: Mapping[int, Any], name: str) -> dict[int, Any]:
-    """Collect what Keras has hung on tensors, of those that have it."""
+    """Return an attribute that Keras sets on tensors, for those tensors that have it."""
     found = {at: getattr(tensor, name, None) for at, tensor in tensors.items()}
     return {at: mark for at, mark in found.items() if mark is not None}
 
@@ -380,12 +381,12 @@ def _is_tensor(thing: Any) -> bool:
 
 
 class _Layout:
-    """Where each worker's rows lie in a tensor with those of all.
+    """The positions of each worker's rows in a tensor with the rows of all workers.
 
     Args:
-        shapes: Of each worker's tensor, int32[workers, rank].
-        index: This worker.
-        is_divided: Whether each worker has every n-th row of what all have: then rows are put in that order.
+        shapes: The shape of each worker's tensor, int32[workers, rank].
+        index: This worker's number.
+        is_divided: Whether each worker has every n-th row of a common batch, whose order is then restored.
     """
 
     def __init__(self, shapes: Any, index: int, is_divided: Any) -> None:
@@ -395,18 +396,18 @@ class _Layout:
         self._shape = tf.concat([[tf.reduce_sum(counts)], tf.reduce_max(shapes[:, 1:], axis=0)], 0)
 
     def placed(self, own: Any) -> Any:
-        """Return zeros for all rows, with this worker's in their place."""
+        """Return a tensor for all rows, with this worker's rows at their positions and zeros elsewhere."""
         rest = self._shape - self._own_shape
         before = tf.concat([[self._start], tf.zeros_like(rest[1:])], 0)
         padded = tf.pad(own[: self._own_shape[0]], tf.stack([before, rest - before], axis=1))
         return tf.ensure_shape(padded, [None, *own.shape[1:]])
 
     def in_order(self, whole: Any) -> Any:
-        """Return the rows of all workers, placed one worker's after another's, in their order."""
+        """Reorder rows that are concatenated worker by worker."""
         return tf.ensure_shape(tf.gather(whole, self._order), whole.shape)
 
     def taken(self, whole: Any, shape: Any) -> Any:
-        """Return this worker's rows of those in order, in the shape of its own, a row that stands in being zero."""
+        """Return this worker's rows of the reordered tensor, in the given shape. A placeholder row is zero."""
         whole = tf.gather(whole, tf.argsort(self._order))
         begin = tf.concat([[self._start], tf.zeros_like(self._own_shape[1:])], 0)
         own = tf.slice(whole, begin, self._own_shape)
@@ -414,7 +415,10 @@ class _Layout:
 
 
 def _order_of(counts: Any, is_divided: Any) -> Any:
-    """Return which rows come when, of those of all workers one after the other; each worker has so many."""
+    """Return the order of rows, as indices into the rows concatenated worker by worker.
+
+    `counts` is the number of rows of each worker.
+    """
     num_workers, total = tf.size(counts), tf.reduce_sum(counts)
     workers = tf.repeat(tf.range(num_workers), counts)
     places = tf.range(total) - tf.gather(tf.cumsum(counts, exclusive=True), workers)
@@ -422,14 +426,17 @@ def _order_of(counts: Any, is_divided: Any) -> Any:
 
 
 class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]
-    """Where layers find the other workers. There is no strategy, so Keras divides no loss by a number of replicas."""
+    """The replica context through which layers reach the other workers.
+
+    No strategy is active, so Keras does not divide losses by the number of replicas.
+    """
 
     def __init__(self, step: Step) -> None:
         super().__init__(tf.distribute.get_strategy(), 0)
         self._step = step
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Add up over the workers; the mean is that of the workers' values."""
+        """Add up or average a value over the workers. The mean is not weighted by rows."""
         del options
         if self._step.is_alone:
             return value

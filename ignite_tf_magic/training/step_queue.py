@@ -1,7 +1,8 @@
-"""The steps of a training that workers make, each in its own time; a thread here waits for each of them.
+"""Runs training steps on workers asynchronously, with one thread in the chief for each worker.
 
-A worker whose process is gone is waited for by its thread alone, while the others go on. Its step is made again: of the
-rows that it reads itself by the process that takes its place, of a batch of the chief's by any worker.
+If a worker's process is gone, only its thread waits for it, and the other workers continue. The lost step is made
+again. If the worker reads its own rows, its replacement process repeats the step. If the chief handed out the batch,
+any worker does.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from ignite_tf_magic.training.step_sources import Parts, StepSource
 
 Make = Callable[[int, str, Parts], StepReport]
 
-_LOOK_S = 1.0  # how often waiting is interrupted, to look whether it is in vain
+_LOOK_S = 1.0  # the interval at which a wait is interrupted to check that its worker still exists
 _SUSPICIOUS_S = 5.0
 _MAX_LOSSES = 10
-# What servers of TensorFlow answer that have taken the place of others, beside UNAVAILABLE and ABORTED.
+# Error texts of a TensorFlow server that has replaced another one, besides UNAVAILABLE and ABORTED.
 _OF_ANOTHER_PROCESS = (
     *("unknown device", "Primary device is not remote", "Unable to find the relevant tensor remote_handle"),
     *("Unable to find a context_id", "nor a name of a function registered"),
@@ -33,18 +34,18 @@ _OF_ANOTHER_PROCESS = (
 
 @dataclass
 class _Driver:
-    """What drives one worker: the thread of this number, replaced by another where it waits for what never comes."""
+    """The state of one worker's thread. If the thread waits in vain, one with the next number replaces it."""
 
     worker: int
     number: int = 0
-    asked_at: float | None = None  # since when it waits for the worker
+    asked_at: float | None = None  # when it began to wait for the worker
     is_recovering: bool = False
-    num_losses: int = 0  # one after the other, without a step in between
+    num_losses: int = 0  # in succession, without a finished step in between
 
 
 @dataclass
 class _Counts:
-    """Steps of an epoch."""
+    """The numbers of steps in an epoch."""
 
     begun: int = 0
     under_way: int = 0
@@ -53,13 +54,13 @@ class _Counts:
 
 
 class StepQueue:
-    """Has workers make steps, and gives their reports one by one.
+    """Runs steps on workers, and returns their reports one by one.
 
     Args:
         servers: The workers and parameter servers.
-        source: Gives the batches.
-        make: Makes a step of a batch on a worker, and waits for it.
-        max_ahead: How many steps may have been begun whose report was not given yet.
+        source: The source of the batches.
+        make: Runs a step with a batch on a worker, and waits for it.
+        max_ahead: The maximum number of begun steps whose reports have not been returned yet.
     """
 
     def __init__(self, servers: Servers, source: StepSource, make: Make, max_ahead: int) -> None:
@@ -77,10 +78,10 @@ class StepQueue:
         for driver in self._drivers:
             self._start(driver)
 
-    # The chief's side
+    # Called by the chief's own thread
 
     def begin_epoch(self, budget: int | None) -> None:
-        """Let workers begin steps: so many, or as many as there are batches."""
+        """Let workers begin up to `budget` steps, or with None as many as there are batches."""
         with self._changed:
             self._counts = _Counts(budget=budget)
             self._source.begin_epoch()
@@ -88,7 +89,7 @@ class StepQueue:
             self._changed.notify_all()
 
     def wants_more(self) -> bool:
-        """Whether a batch may be added to the source."""
+        """Return whether the chief should add a batch to the source."""
         with self._changed:
             counts = self._counts
             num_there = counts.begun + self._source.num_waiting
@@ -96,17 +97,19 @@ class StepQueue:
             return is_left and num_there - counts.given < self._max_ahead
 
     def change_source(self, change: Callable[[], None]) -> None:
-        """Change the source, and let workers see it."""
+        """Change the source under the lock, and wake the threads."""
         with self._changed:
             change()
             self._changed.notify_all()
 
     def next(self) -> StepReport | None:
-        """Wait for a step, and until another one is done or there is none: `is_over` tells then. None behind the last.
+        """Return the next report, or None after the last one of the epoch.
+
+        Blocks until a further step is done or none is left, so `is_over` then knows whether this report is the last.
 
         Raises:
             tf.errors.OpError: A step failed.
-            ServerGone: A parameter server is lost.
+            ServerGone: A parameter server is gone.
         """
         with self._changed:
             while True:
@@ -122,7 +125,7 @@ class StepQueue:
                 self._wait()
 
     def is_over(self) -> bool:
-        """Whether all reports of the epoch were given."""
+        """Return whether all reports of the epoch have been returned."""
         with self._changed:
             return not self._reports and self._is_over()
 
@@ -133,7 +136,7 @@ class StepQueue:
             self._changed.notify_all()
 
     def pause(self) -> list[StepReport]:
-        """Let no more steps begin, wait for those under way, and return the reports that were not given yet."""
+        """Let no more steps begin, wait for the running ones, and return the remaining reports."""
         with self._changed:
             self._is_open = False
             while self._counts.under_way:
@@ -146,7 +149,7 @@ class StepQueue:
             return found
 
     def close(self) -> None:
-        """End the threads, when they have finished what they do."""
+        """End the threads after their current steps. Does not wait for them."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -164,7 +167,7 @@ class StepQueue:
             self._look_after(driver)
 
     def _look_after(self, driver: _Driver) -> None:
-        """Give up waiting for a worker whose process was replaced by another, which knows nothing of what is asked."""
+        """Stop waiting for a worker whose process was replaced. The new process does not know the request."""
         if driver.asked_at is None or time.monotonic() - driver.asked_at < _SUSPICIOUS_S:
             return
         driver.asked_at = time.monotonic()
@@ -199,7 +202,7 @@ class StepQueue:
             self._fail(driver, number, error)
 
     def _begin(self, driver: _Driver, number: int) -> bool:
-        """Wait until there is something to do; False where this thread is wanted no more."""
+        """Wait until there is work. Return False if this thread must end."""
         with self._changed:
             while not self._is_closed and driver.number == number:
                 if driver.is_recovering:
@@ -248,7 +251,7 @@ class StepQueue:
         self._changed.notify_all()
 
     def _put_back(self, driver: _Driver) -> None:
-        """Have a step made again that was begun on a worker that is gone."""
+        """Have the step of a lost worker made again."""
         driver.asked_at = None
         self._counts.under_way -= 1
         self._counts.begun -= 1
@@ -273,7 +276,7 @@ class StepQueue:
 
 
 def is_loss(error: tf.errors.OpError) -> bool:
-    """Whether an error says that a server's process is gone, or another is in its place."""
+    """Return whether an error means that a server's process is gone or was replaced."""
     if isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)):
         return True
     return any(text in str(error) for text in _OF_ANOTHER_PROCESS)

@@ -1,4 +1,4 @@
-"""Where the batches of steps come from that workers make: rows of their own, or whatever the chief hands them."""
+"""Provides the batches for steps on workers: each worker's own rows, or batches that the chief hands out."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Parts = Sequence[Any]  # the tensors of a batch
 
 
 class StepSource(ABC):
-    """Batches for workers. `StepQueue` calls with its lock held, but for `batch`.
+    """A source of batches for workers. `StepQueue` holds its lock in all calls except `batch`.
 
     Attributes:
-        element_spec: Of the batches; None where that is known only when Keras asks for them.
-        num_done: How many batches each worker has trained, of those that it reads by itself.
+        element_spec: The spec of the batches, or None if it is known only when Keras requests them.
+        num_done: The number of trained batches of each worker, if workers read their own rows.
     """
 
     element_spec: Any = None
@@ -28,7 +28,7 @@ class StepSource(ABC):
 
     @property
     def num_waiting(self) -> int:
-        """How many batches are there that no worker was promised."""
+        """The number of batches not assigned to a worker yet."""
         return 0
 
     @abstractmethod
@@ -37,43 +37,43 @@ class StepSource(ABC):
 
     @abstractmethod
     def has(self, worker: int) -> bool:
-        """Whether a worker may ask for a batch."""
+        """Return whether a worker may get a batch."""
 
     @abstractmethod
     def take(self, worker: int) -> None:
-        """Promise a worker the next batch."""
+        """Assign the next batch to a worker."""
 
     @abstractmethod
     def batch(self, worker: int, device: str) -> Parts | None:
-        """Return the batch that a worker was promised; None where its rows have come to their end. In its thread."""
+        """Return the batch assigned to a worker, or None if its rows have ended. Called in the worker's thread."""
 
     @abstractmethod
     def done(self, worker: int) -> None:
-        """Note that a step was made of the batch."""
+        """Note that the step with the worker's batch is finished."""
 
     @abstractmethod
     def lost(self, worker: int) -> None:
-        """Note that the worker's process is gone, with all that it held."""
+        """Note that the worker's process is gone, with all its data."""
 
     @abstractmethod
     def ended(self, worker: int) -> None:
-        """Note that a worker's rows have come to their end."""
+        """Note that a worker's rows have ended."""
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether no worker will be given any more in this epoch."""
+        """Return whether no worker will get another batch in this epoch."""
 
 
 class RowsOfWorkers(StepSource):
-    """The rows that each worker reads by itself: a dataset over its own partitions, in its own process.
+    """A source in which each worker reads its own rows: a dataset over its partitions, in its process.
 
     Args:
-        graph: Of the dataset.
-        element_spec: Of its batches.
-        num_workers: How many workers there are.
-        goes_on: Whether an epoch begins where the one before has stopped; else each begins with the first rows.
-        is_endless: Whether the rows come again and again: who takes a worker's place then begins with the first ones,
-            as leaving out all that was ever read would take as long as reading it.
+        graph: The serialized graph of the dataset.
+        element_spec: The spec of its batches.
+        num_workers: The number of workers.
+        goes_on: Whether an epoch begins where the previous one stopped; otherwise each begins with the first rows.
+        is_endless: Whether the rows repeat forever. A worker's replacement then begins with the first rows, because
+            skipping all rows read so far would take as long as reading them.
     """
 
     def __init__(
@@ -99,20 +99,20 @@ class RowsOfWorkers(StepSource):
             self.num_done = [0] * len(self.num_done)
 
     def resume(self, num_done: Sequence[int], *, in_epoch: bool) -> None:
-        """Go on where each worker has trained so many batches, within an epoch or between two."""
+        """Resume, within an epoch or between two, after the given number of trained batches of each worker."""
         if len(num_done) == len(self.num_done) and (in_epoch or self._goes_on):
             self.num_done = list(num_done)
             self._is_resumed = True
 
     def has(self, worker: int) -> bool:
-        """Whether there may be rows left."""
+        """Return whether the worker may have rows left."""
         return worker not in self._ended
 
     def take(self, worker: int) -> None:
-        """Do nothing: the rows are the worker's anyway."""
+        """Do nothing, because the worker reads its own rows."""
 
     def batch(self, worker: int, device: str) -> Parts | None:
-        """Have the worker read its next batch, which stays there."""
+        """Make the worker read its next batch. The tensors stay on the worker."""
         with tf.device(device):
             try:
                 element = next(self._iterator(worker))
@@ -131,28 +131,28 @@ class RowsOfWorkers(StepSource):
         return self._iterators[worker]
 
     def done(self, worker: int) -> None:
-        """Count the step: who takes the worker's place begins behind it."""
+        """Count the batch. A replacement of the worker begins after it."""
         self.num_done[worker] += 1
 
     def lost(self, worker: int) -> None:
-        """Have the dataset made again."""
+        """Discard the worker's dataset and iterator, so that they are made again."""
         self._iterators.pop(worker, None)
         self._datasets.pop(worker, None)
 
     def ended(self, worker: int) -> None:
-        """Let the worker rest."""
+        """Give the worker no more batches in this epoch."""
         self._ended.add(worker)
 
     def is_over(self) -> bool:
-        """Whether all workers have read their rows."""
+        """Return whether all workers have read all their rows."""
         return len(self._ended) == len(self.num_done)
 
 
 class HandedBatches(StepSource):
-    """Batches that the chief has, of data that is not Ignite's; any worker may be given any.
+    """A source of batches from the chief. Any worker may get any batch.
 
     Args:
-        element_spec: Of the batches, if it is known.
+        element_spec: The spec of the batches, or None if it is not known yet.
     """
 
     def __init__(self, element_spec: Any) -> None:
@@ -163,7 +163,7 @@ class HandedBatches(StepSource):
 
     @property
     def num_waiting(self) -> int:
-        """How many batches are there that no worker was promised."""
+        """The number of batches not assigned to a worker yet."""
         return len(self._waiting)
 
     def begin_epoch(self) -> None:
@@ -175,20 +175,20 @@ class HandedBatches(StepSource):
         self._waiting.append(batch)
 
     def end(self) -> None:
-        """Say that there will be no more in this epoch."""
+        """Note that this epoch has no more batches."""
         self._is_whole = True
 
     def has(self, worker: int) -> bool:
-        """Whether a batch waits."""
+        """Return whether a batch is waiting."""
         del worker
         return bool(self._waiting)
 
     def take(self, worker: int) -> None:
-        """Give the first one to a worker."""
+        """Assign the first waiting batch to a worker."""
         self._taken[worker] = self._waiting.popleft()
 
     def batch(self, worker: int, device: str) -> Parts | None:
-        """Return what the worker was given."""
+        """Return the batch assigned to the worker."""
         del device
         return self._taken[worker]
 
@@ -197,13 +197,13 @@ class HandedBatches(StepSource):
         del self._taken[worker]
 
     def lost(self, worker: int) -> None:
-        """Let another worker have the batch, before all others."""
+        """Put the worker's batch back in front of all waiting batches."""
         if worker in self._taken:
             self._waiting.appendleft(self._taken.pop(worker))
 
     def ended(self, worker: int) -> None:
-        """Do nothing: this never happens."""
+        """Do nothing; this is never called."""
 
     def is_over(self) -> bool:
-        """Whether all batches were given and taken."""
+        """Return whether all batches of the epoch have been added and assigned."""
         return self._is_whole and not self._waiting

@@ -1,8 +1,8 @@
-"""Rows that a run has dealt, in the strategies of a script's own loops: each worker's batch is its part already.
+"""Keeps strategies in custom training loops from dividing batches that a run has already divided.
 
-`MultiWorkerMirroredStrategy.experimental_distribute_dataset` takes a batch for the global one, and cuts it by the
-number of replicas. What `batch` of an `IgniteDataset` gives is cut by the run, so that it would be cut twice: twice as
-many steps of half the rows.
+`MultiWorkerMirroredStrategy.experimental_distribute_dataset` treats a batch as a global one, and divides it by the
+number of replicas. `IgniteDataset.batch` returns batches that the run has divided already. A second division would, for
+two workers, make twice as many steps with half the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _told: set[str] = set()
 
 
 def hook_strategies() -> None:
-    """Let strategies take batches that were dealt as they are; warn of means that count on equal parts."""
+    """Make strategies use divided batches unchanged, and warn of means that assume equal parts."""
     distribute, average = tf.distribute.Strategy.experimental_distribute_dataset, tf.nn.compute_average_loss
     if hasattr(distribute, "is_hooked"):
         return
@@ -48,7 +48,7 @@ def hook_strategies() -> None:
 
 
 def is_dealt(dataset: Any) -> bool:
-    """Return whether each worker's batches of a dataset are its parts of global ones."""
+    """Return whether a dataset's batches are this worker's parts of global batches."""
     if not isinstance(dataset, tf.data.Dataset):
         return False
     return any(passes.share and len(passes.share.rows_by_worker) > 1 for passes in passes_of(dataset))
@@ -59,7 +59,7 @@ def _is_of_all_workers(strategy: Any) -> bool:
 
 
 def _of_replicas(batches: Any, num_replicas: int) -> Any:
-    """Cut each batch for the replicas of this worker, which take one after the other."""
+    """Divide each batch among the replicas of this worker, which take the parts in turn."""
     if num_replicas == 1:
         return batches
 

@@ -1,4 +1,4 @@
-"""This process's task in the cluster spec, as TF_CONFIG says. Knows no TensorFlow."""
+"""Reads this process's task in the cluster from TF_CONFIG. Does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ignite_tf_magic.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task of a run; a process outside of runs is a worker alone.
+    """A task of a run. A process outside of runs is a single worker.
 
     Attributes:
         kind: "worker", "chief", "ps" or "evaluator".
-        index: Its number among those of its kind.
+        index: The task's number among those of its kind.
         addresses: "host:port" of all tasks, by kind.
     """
 
@@ -26,17 +26,17 @@ class Task:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers in the run."""
+        """The number of workers in the run."""
         return max(len(self.addresses.get("worker", ())), 1)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the task that saves and reports: the chief, or without one the first worker."""
+        """Whether this task saves and reports: it is the chief, or without a chief the first worker."""
         return self.kind == ("chief" if "chief" in self.addresses else "worker") and self.index == 0
 
 
 def task() -> Task:
-    """Tell which task of its run this process is, for what each worker does by itself, as writing a file of its own.
+    """Return the task of this process in its run, for example to write one file per worker.
 
     Raises:
         ConfigError: TF_CONFIG cannot be read.
@@ -45,10 +45,10 @@ def task() -> Task:
 
 
 def task_from(environment: Mapping[str, str]) -> Task:
-    """Read TF_CONFIG.
+    """Return the task that TF_CONFIG in an environment describes.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: TF_CONFIG cannot be read.
     """
     text = environment.get("TF_CONFIG", "")
     if not text:
@@ -64,10 +64,11 @@ def task_from(environment: Mapping[str, str]) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process is among workers that train one model together.
+    """The position of this process among the workers that train one model together.
 
     Attributes:
-        addresses: "host:port" of each worker's TensorFlow server, in their order; one alone has none.
+        addresses: "host:port" of each worker's TensorFlow server, by worker number. A single worker has one empty
+            address.
         index: This worker's number.
     """
 
@@ -76,17 +77,17 @@ class Place:
 
     @property
     def size(self) -> int:
-        """Number of workers."""
+        """The number of workers."""
         return len(self.addresses)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is the one that saves and reports."""
+        """Whether this worker saves and reports."""
         return self.index == 0
 
 
 def place_of(task: Task) -> Place:
-    """Tell where a task is; an evaluator, and each of a cluster with other tasks than workers, is one alone."""
+    """Return a task's place. An evaluator, and each task of a cluster with other kinds than workers, is alone."""
     workers = task.addresses.get("worker", ())
     if set(task.addresses) != {"worker"} or len(workers) < 2 or task.kind != "worker":
         return Place()
@@ -94,12 +95,12 @@ def place_of(task: Task) -> Place:
 
 
 def hands_steps_out(task: Task) -> bool:
-    """Whether this is a chief whose `fit` has the workers make its steps, on variables of parameter servers."""
+    """Return whether a task is a chief whose `fit` runs its steps on workers, with parameter servers."""
     return task.kind == "chief" and bool(task.addresses.get("ps")) and bool(task.addresses.get("worker"))
 
 
 def why_alone(task: Task) -> str | None:
-    """Say who trains with this task what Keras' `fit` trains in it, where others might be expected to; else None."""
+    """Return a warning that `fit` trains in this task alone, if a user may expect otherwise; else None."""
     jobs = [job for job, addresses in task.addresses.items() if addresses and job != task.kind]
     if task.kind == "evaluator":
         return "this fit trains a model of the evaluator alone, which the others know nothing of"

@@ -1,4 +1,4 @@
-"""A TensorFlow server for a task that runs no script: a worker or parameter server that others drive."""
+"""Runs a TensorFlow server for a task without a script: a worker or parameter server that others drive."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ignite_tf_magic.training.task import task
 
 
 def serve() -> None:
-    """Be the server of this process's task, until the process is ended."""
+    """Run the server of this process's task until the process is terminated."""
     own = task()
     config = tf.compat.v1.ConfigProto()
-    # Steps that wait for each other share these threads; with fewer of them they could wait for ever.
+    # Steps that wait for each other share these threads. With fewer threads they could wait forever.
     if (os.cpu_count() or 1) <= own.num_workers:
         config.inter_op_parallelism_threads = own.num_workers + 1
     server = tf.distribute.Server(
@@ -24,6 +24,6 @@ def serve() -> None:
         protocol="grpc",
         config=config,
     )
-    print(f"serves at {own.addresses[own.kind][own.index]}", flush=True)  # noqa: T201 - as a script's output
+    print(f"serves at {own.addresses[own.kind][own.index]}", flush=True)  # noqa: T201 - it is the task's output
     threading.Event().wait()
     del server

@@ -1,7 +1,7 @@
-"""TensorFlow's random numbers in a run: see `seeding`.
+"""Seeds TensorFlow's random numbers in a run; `seeding` explains the rules.
 
-An operation without a seed takes one that follows from the global seed and from how many came before it. Both are of
-TensorFlow's context, which has no public way to keep and restore them.
+An operation without a seed gets one that depends on the global seed and on the number of operations before it. Both are
+part of TensorFlow's context, which has no public way to save and restore them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ignite_tf_magic.training.seeding import mixed, run_seed
 
 
 def seed_tensorflow() -> None:
-    """Seed TensorFlow's random numbers, before the script can; outside of runs do nothing."""
+    """Seed TensorFlow's random numbers before the script runs. Outside of runs, do nothing."""
     seed = run_seed("tensorflow")
     if seed is not None:
         tf.random.set_seed(seed)
 
 
 def order_seed(group: WorkerGroup, *parts: object) -> int:
-    """Return a number that follows from the script's global seed, or from the run, and from some parts.
+    """Return a seed derived from the global seed of the script or the run, and from the parts.
 
-    It is that of the chief on every worker; all of them call.
+    All workers must call it, and get the chief's number.
     """
     seed = mixed(global_seed(), *parts)
     (of_chief,) = group.from_chief([np.int64(seed)])
@@ -37,9 +37,9 @@ def order_seed(group: WorkerGroup, *parts: object) -> int:
 
 @contextmanager
 def other_numbers(group: WorkerGroup) -> Iterator[None]:
-    """Yield operations that are made in a block other numbers on each worker but the chief.
+    """Give operations created in a block other seeds on each worker than on the chief.
 
-    Afterwards all workers go on where the chief is; all of them come to the end of the block, or none does.
+    Afterwards all workers continue with the chief's state. Either all of them reach the end of the block, or none does.
     """
     seed = global_seed()
     if seed is None or group.place.size == 1:
@@ -55,7 +55,7 @@ def other_numbers(group: WorkerGroup) -> Iterator[None]:
 
 @contextmanager
 def own_numbers(index: int) -> Iterator[None]:
-    """Yield operations that are made in a block numbers of this worker's own; no other worker has to do with it."""
+    """Give operations created in a block this worker's own seeds, without any exchange with other workers."""
     seed = global_seed()
     if seed is None:
         yield
@@ -70,4 +70,4 @@ def own_numbers(index: int) -> Iterator[None]:
 
 def _draw_others(seed: int, *parts: object) -> None:
     other = mixed(seed, seed_state(), *parts)
-    draw_seeds(other, random.Random(other).getstate())  # noqa: S311 - as TensorFlow's
+    draw_seeds(other, random.Random(other).getstate())  # noqa: S311 - like TensorFlow's own

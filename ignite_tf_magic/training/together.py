@@ -1,14 +1,14 @@
-"""One Keras model, trained on all workers as if they were one process.
+"""Trains one Keras model on all workers as if they were one process.
 
-Every worker runs Keras' own `fit` on its own rows, with variables that are its own. What makes them one is done at
-public seams, while a `with` lasts:
+Every worker runs Keras' own `fit` on its own rows, with its own variables. While a `with` block lasts, replaced public
+methods connect the workers:
 
-- Keras' classes of optimizers, losses and metrics see the step in which they are called (`optimizers`, `losses`,
+- Keras' optimizers, losses and metrics know the step in which they are called (`optimizers`, `losses`,
   `metric_updates`).
-- `train_step` and `test_step` also work with a batch without rows, which counts for nothing.
-- `get_metrics_result` adds up over all workers what metrics have counted.
+- `train_step` and `test_step` also accept a batch without rows, which counts for nothing.
+- `get_metrics_result` adds up the metrics' counts over all workers.
 
-So all workers make the same update from the same weights, and stay equal to the bit.
+So all workers make the same update from the same weights, and their weights stay equal bit for bit.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class DataParallelFit:
     """Trains one model together with the other workers. Used in one thread.
 
     Attributes:
-        model: What is trained.
-        has_started: Whether all workers have been given the chief's variables since the model was compiled.
+        model: The trained model.
+        has_started: Whether all workers have received the chief's variables since the model was compiled.
     """
 
     def __init__(self, model: Any, framework: Framework, group: WorkerGroup) -> None:
@@ -54,17 +54,19 @@ class DataParallelFit:
         self._compiled: list[Any] = []
         self._state = StepState()
         self._is_installed = self._is_by_batch = self.has_started = False
-        # Of the batches of training, and of others.
+        # One flag for training batches, one for evaluation batches.
         self._are_divided = {
             is_training: tf.Variable(False, trainable=False, name="divided") for is_training in (True, False)
         }
 
     @contextmanager
     def installed(self, *, by_batch: bool = False) -> Iterator[None]:
-        """Take the model's seams, and give them back. With one worker, and within itself, it does nothing.
+        """Replace the model's methods in a block, and restore them afterwards.
+
+        With one worker, or inside another such block, this does nothing.
 
         Args:
-            by_batch: Whether the logs of each step are asked for, and so are those of all workers.
+            by_batch: Whether the logs of each step are used, and must therefore cover all workers.
         """
         if self._group.place.size == 1 or self._is_installed:
             yield
@@ -88,13 +90,13 @@ class DataParallelFit:
             ):
                 yield
         finally:
-            self._compiled = [model.optimizer, *model.metrics]  # as they are when all is built
+            self._compiled = [model.optimizer, *model.metrics]  # now complete: everything is built
 
     @contextmanager
     def _without_xla(self) -> Iterator[None]:
-        """Let XLA compile nothing: it cannot compile operations between processes.
+        """Turn off XLA, which cannot compile operations between processes.
 
-        tf_keras forgets what it has traced when that is changed.
+        tf_keras drops its traced functions when `jit_compile` changes, so they are restored afterwards.
         """
         model = self.model
         jit_compile, functions = model.jit_compile, {name: getattr(model, name) for name in _FUNCTIONS}
@@ -107,7 +109,7 @@ class DataParallelFit:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Let the model do what it does alone, as in a callback that only this worker has."""
+        """Restore the model's own methods in a block, such as a callback that only this worker has."""
         if not self._is_installed:
             yield
             return
@@ -136,7 +138,7 @@ class DataParallelFit:
                 self._functions = self._swap_functions(before)
 
     def _swap_functions(self, others: dict[str, Any]) -> dict[str, Any]:
-        """Put other functions in the place of those that Keras has traced, and return these."""
+        """Replace the functions that Keras has traced, and return the previous ones."""
         before = {name: getattr(self.model, name) for name in _FUNCTIONS}
         for name in _FUNCTIONS:
             setattr(self.model, name, others.get(name))
@@ -147,7 +149,7 @@ class DataParallelFit:
         return len(now) != len(self._compiled) or any(map(operator.is_not, now, self._compiled))
 
     def start(self) -> None:
-        """Give every worker the chief's variables; the model and its optimizers are built by then."""
+        """Copy the chief's variables to every worker. The model and its optimizers must be built."""
         self._state.wishes.assign(tf.zeros([NUM_FLAGS]))
         self._state.agreed.assign(tf.zeros([NUM_FLAGS]))
         self.has_started = True
@@ -166,36 +168,38 @@ class DataParallelFit:
         self._spread_seeds()
 
     def note_divided(self, is_divided: bool, *, is_training: bool) -> None:
-        """Note whether this worker has every n-th row of batches that all workers have."""
+        """Record whether this worker has every n-th row of batches common to all workers."""
         self._are_divided[is_training].assign(is_divided)
 
     def wish(self, what: int, *, wanted: bool = True) -> None:
-        """Ask all workers to do something with the next step, or not any more."""
+        """Request an action of all workers with the next step, or withdraw the request."""
         self._state.wishes.scatter_nd_update([[what]], [float(wanted)])
 
     def agreed(self) -> np.ndarray:
-        """Return what the workers agreed on in the last step; more than 0 where any of them asked for it."""
+        """Return the sums of the workers' requests in the last step: over 0 if any worker made one."""
         return np.zeros(NUM_FLAGS) if self._group.place.size == 1 else self._state.agreed.numpy()
 
     def take_rows_done(self) -> int:
-        """Return the rows of all workers that have been trained since the last call."""
+        """Return the number of rows that all workers have trained since the last call."""
         rows = int(self._state.rows_done.numpy())
         self._state.rows_done.assign(0.0)
         return rows
 
     def wishes_for(self, what: int) -> bool:
-        """Whether this worker has asked for that."""
+        """Return whether this worker requests the action."""
         return bool(self._state.wishes[what] > 0)
 
     def results(self) -> dict[str, Any]:
-        """Return what metrics have come to over the rows of all workers. All of them call."""
+        """Return the metrics' results over the rows of all workers. All workers must call it."""
         return dict(_flattened(self.model.get_metrics_result()))
 
     def check_weights(self, when: str) -> None:
-        """Make sure that all workers have the same weights, of the model and of optimizers. All of them call.
+        """Check that the weights of the model and its optimizers are the same on all workers.
+
+        All workers must call it.
 
         Raises:
-            WorkersDiffer: They have not.
+            WorkersDiffer: Some weights differ.
         """
         check_weights(self._named_values(), self._group, when)
 
@@ -207,11 +211,11 @@ class DataParallelFit:
                 yield f"{name}/{variable.name}", framework.tensor(variable)
         others = [each for each in framework.other_variables(model) if not is_seed(each)]
         for variable in [*model.trainable_variables, *others]:
-            if tf.as_dtype(variable.dtype).is_floating:  # a count of rows is each worker's own
+            if tf.as_dtype(variable.dtype).is_floating:  # counts of rows differ between workers
                 yield getattr(variable, "path", variable.name), framework.tensor(variable)
 
     def _spread_seeds(self) -> None:
-        """Let each worker drop out other units: equal seeds would drop the same ones everywhere."""
+        """Give each worker other dropout seeds. Equal seeds would drop the same units on all workers."""
         for variable in self.model.non_trainable_variables:
             if is_seed(variable):
                 value = tf.cast(self._framework.tensor(variable), tf.int64)
@@ -220,7 +224,7 @@ class DataParallelFit:
                 )
                 variable.assign(tf.cast(value + tf.reshape(index, tf.shape(value)), variable.dtype))
 
-    # The seams
+    # The replaced methods
 
     def _train_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda data: self._of_workers(original, data, is_training=True)
@@ -229,7 +233,7 @@ class DataParallelFit:
         return lambda data: self._of_workers(original, data, is_training=False)
 
     def _of_workers(self, original: Callable[[Any], Any], data: Any, *, is_training: bool) -> Any:
-        """Do a step; without rows, do it with one of zeros, and let it count for nothing."""
+        """Run a step. Without rows, run it on one row of zeros that counts for nothing."""
         rows = num_rows(data)
         statistics = self._framework.other_variables(self.model) if is_training else []
         self._step = step = Step(
@@ -252,9 +256,11 @@ class DataParallelFit:
         return self._averaged(step, logs) if self._is_by_batch or self._is_own(logs) else logs
 
     def _forget_metrics(self, step: Step) -> None:
-        """Undo what metrics have counted without rows, and but for the first worker what each has counted of all rows.
+        """Undo metric updates that must not count.
 
-        Their values are kept beside them from step to step: when the first step begins, they may not have been made.
+        These are updates by a step without rows, and, on all workers but the first, updates that count the rows of all
+        workers. The earlier values are copies kept from step to step, because the metrics may not exist yet when the
+        first step begins.
         """
         gathered = {id(each) for metric in self._state.gathered_metrics.values() for each in metric.variables}
         for variable in self._framework.metric_variables(self.model):
@@ -272,7 +278,7 @@ class DataParallelFit:
         return self._shadows[id(variable)]
 
     def keep_metrics(self) -> None:
-        """Take what metrics have counted now for what they had before the next step."""
+        """Store the metrics' current values as those from before the next step."""
         for variable in self._framework.metric_variables(self.model):
             self._shadow(variable).assign(self._framework.tensor(variable))
 
@@ -286,7 +292,7 @@ class DataParallelFit:
     def _get_metrics_result(self, original: Callable[[], Any]) -> Callable[[], Any]:
         def get_metrics_result() -> Any:
             if self._step is not None:
-                return original()  # within a step: this worker's, for the progress bar
+                return original()  # inside a step: this worker's result, for the progress bar
             return self._of_all(original)
 
         return get_metrics_result
@@ -300,11 +306,11 @@ class DataParallelFit:
         return type(self.model).get_metrics_result(self.model)
 
     def _is_own(self, logs: Any) -> bool:
-        """Whether a step of the script's own gives other things than metrics; Keras then shows the last."""
+        """Return whether a custom step logs other values than metrics. Keras then shows its last logs."""
         return isinstance(logs, dict) and set(logs) != set(self._own_metrics_result())
 
     def _averaged(self, step: Step, logs: dict[str, Any]) -> dict[str, Any]:
-        """Return a step's logs: results of metrics over all workers' rows, and other numbers averaged by rows."""
+        """Return a step's logs: metric results over all workers' rows, and other numbers averaged by rows."""
         found = {name: self._metric_of(name, value, step) for name, value in logs.items()}
         metrics = {name: metric for name, metric in found.items() if metric is not None}
         exact = self._of_all(lambda: {name: metric.result() for name, metric in metrics.items()})
@@ -314,7 +320,7 @@ class DataParallelFit:
         return found_logs
 
     def _metric_of(self, name: str, value: Any, step: Step) -> Any:
-        """Return the metric whose result a step has put into its logs; None of a number that is no metric's."""
+        """Return the metric whose result a step has logged, or None if the value is not of a metric."""
         if id(value) in step.results:
             return step.results[id(value)][1]
         shown = self._state.shown_metrics.values()
@@ -322,7 +328,7 @@ class DataParallelFit:
 
 
 def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -> Iterator[tuple[str, str]]:
-    """Describe what of a training must be the same on all workers; their first weights need not be."""
+    """Describe the parts of a training that must be the same on all workers. Initial weights may differ."""
     yield "the shapes of the model's variables", str([str(each.shape) for each in model.variables])
     variables = [[str(one.shape) for one in framework.optimizer_variables(each)] for each in optimizers]
     yield "the variables of the optimizers", str(variables)
@@ -331,7 +337,7 @@ def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -
 
 
 def _adapted(model: Any) -> Iterator[str]:
-    """Describe vocabularies and bins, which are no variables, of the layers that have some."""
+    """Describe the vocabularies and bins of layers. They are not variables."""
     for layer in layers_of(model):
         if hasattr(layer, "get_vocabulary"):
             yield f"{layer.name}: {[str(word) for word in layer.get_vocabulary()]}"
@@ -340,7 +346,7 @@ def _adapted(model: Any) -> Iterator[str]:
 
 
 def _options(optimizer: Any) -> Any:
-    """Return an optimizer's options but for its name; nothing of one that does not tell them."""
+    """Return an optimizer's plain options except its name, or None if it does not provide them."""
     try:
         options = optimizer.get_config()
     except (NotImplementedError, TypeError, ValueError, AttributeError):
@@ -350,13 +356,13 @@ def _options(optimizer: Any) -> Any:
 
 
 def is_seed(variable: Any) -> bool:
-    """Return whether a variable is the state of a generator of random numbers, which workers do not share."""
+    """Return whether a variable is the state of a random number generator, which workers do not share."""
     names = (str(variable.name), str(getattr(variable, "path", "")))
     return any(part in name for name in names for part in ("seed_generator_state", "StateVar"))
 
 
 def _flattened(logs: Any) -> Any:
-    """Return results without results within, as of a metric that gives several: Keras does so before it shows them."""
+    """Return results with nested dictionaries merged, as Keras does before it shows them."""
     if not isinstance(logs, dict):
         return logs
     found: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Whether loading a saved model runs no code and reads no file: looked at before Keras sees it. Knows no TensorFlow.
+"""Checks, before Keras loads a saved model, that loading it runs no code and reads no other file.
 
-A .keras file says by name what Keras is to make. Which names it takes depends on the Keras: tf_keras imports any
-module. So what is not known to be harmless is refused, for both; known are layers, losses and the like of Keras itself,
-and what this process has registered or was given.
+A .keras file names the objects that Keras creates. The accepted names depend on the version of Keras: tf_keras imports
+any module. So this module accepts only what is known to be harmless, for both frameworks: layers, losses and similar
+objects of Keras itself, and objects that this process has registered or was passed. It does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from ignite_tf_magic.errors import ConfigError
 
 _MEMBERS = re.compile(r"metadata\.json|config\.json|model(_\d+)?\.weights\.(h5|json)|assets/.*")
-_MAX_JSON_BYTES = 64 << 20  # in memory it is twenty times as much at most
+_MAX_JSON_BYTES = 64 << 20  # it takes at most twenty times as much memory
 _MAX_METADATA_BYTES = 1 << 20
-_MAX_SIZES = 1000  # how often weights may have the size of their file; zeros alone are packed so small
-# What reading comes to where a file is cut off, encrypted, nested deeper than Python goes, or no archive. RuntimeError
-# is zipfile's word for what needs a password, and what RecursionError and NotImplementedError are.
+_MAX_SIZES = 1000  # the limit for the ratio of weights to file size; only zeros compress better
+# The errors of reading a file that is truncated, encrypted, nested too deeply for Python, or not an archive. zipfile
+# raises RuntimeError if a password is needed. RuntimeError also includes RecursionError and NotImplementedError.
 _DAMAGED = (
     KeyError,
     ValueError,
@@ -48,7 +48,7 @@ _OF_CLASSES = _OF_FUNCTIONS | {
 }
 _MODELS = frozenset({"Functional", "Sequential", "Model"})
 _OPERATIONS = frozenset({"TFOpLambda", "SlicingOpLambda"})
-# What runs code that the file brings, or reads other files by a name that it says.
+# Classes that run code from the file, or read other files that it names.
 _DANGEROUS = frozenset(
     {
         *("Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TensorFlowOpLayer"),
@@ -57,7 +57,7 @@ _DANGEROUS = frozenset(
 )
 _LOOKUPS = frozenset({"StringLookup", "IntegerLookup", "TextVectorization"})
 _SPECS = frozenset({"TensorSpec", "SparseTensorSpec", "RaggedTensorSpec"})
-# TensorFlow's functions that compute; `io.write_file` is one by the same right.
+# TensorFlow's functions that only compute. A model file could also name others, such as `io.write_file`.
 _COMPUTES = re.compile(
     r"(tf\.)?((math|nn|linalg|signal|__operators__)\.(\w+\.)?\w+|(abs|add|argmax|argmin|boolean_mask|broadcast_to|cast|"
     r"clip_by_value|concat|convert_to_tensor|cos|divide|einsum|equal|exp|expand_dims|fill|gather|gather_nd|greater|"
@@ -68,14 +68,15 @@ _COMPUTES = re.compile(
 
 
 def check_model(path: Path, known: Collection[str]) -> None:
-    """Look at a .keras file.
+    """Check a .keras file.
 
     Args:
         path: The file.
-        known: Names of classes and functions that the user has registered or given.
+        known: Names of classes and functions that the user has registered or passed.
 
     Raises:
-        ConfigError: It holds what may run code or read files, or is no such file; says what.
+        ConfigError: It contains an object that may run code or read files, which the message names, or it is not a
+            .keras file.
     """
     try:
         with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
@@ -83,7 +84,8 @@ def check_model(path: Path, known: Collection[str]) -> None:
             strange = [name for name in names if not _MEMBERS.fullmatch(name) or ".." in name]
             if strange or len(names) != len(set(names)):
                 raise ConfigError(f"it holds {strange[0]!r}" if strange else "it holds two files of one name")
-            # What is packed may be more than it says, and Keras, which packs nothing, unpacks it at once.
+            # A compressed member may be larger than declared, and Keras would decompress it at once. Keras itself
+            # compresses nothing.
             if any(each.compress_type or each.compress_size != each.file_size for each in archive.infolist()):
                 raise ConfigError("parts of it are compressed, which Keras does not do")
             large = [
@@ -105,10 +107,10 @@ def check_model(path: Path, known: Collection[str]) -> None:
 
 
 def keras_version(path: Path) -> str:
-    """Return the version of the Keras that has written a .keras file, as its metadata says.
+    """Return the version of Keras that wrote a .keras file, according to its metadata.
 
     Raises:
-        ConfigError: It is no such file.
+        ConfigError: The file is not a .keras file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -127,10 +129,10 @@ def keras_version(path: Path) -> str:
 
 
 def check_weights(path: Path) -> None:
-    """Look at a file of weights (HDF5): all of it must lie in the file itself.
+    """Check that a file of weights (HDF5) contains all its data itself, and is not too large when unpacked.
 
     Raises:
-        ConfigError: Parts of it are other files on this machine, or it is no such file.
+        ConfigError: The file refers to other files on this machine, is too large when unpacked, or is not HDF5.
     """
     import h5py
 
@@ -160,7 +162,7 @@ def check_weights(path: Path) -> None:
 
 
 def _problems(value: Any, known: frozenset[str]) -> Iterator[str]:
-    """Tell what is not known to be harmless, depth first; all that has a class is looked at, wherever it stands."""
+    """Yield what is not known to be harmless, depth first. Checks every object with a class name, at any level."""
     if isinstance(value, list):
         for each in value:
             yield from _problems(each, known)
@@ -188,7 +190,7 @@ def _problem(found: Mapping[str, Any], known: frozenset[str]) -> str:
         return "" if is_ours else f"it holds a specification, {found.get('spec_name')!r} of {module!r}"
     if name in _DANGEROUS or registered in _DANGEROUS:
         return f"it holds {shown}, which runs code, or reads files, of whoever has written it"
-    # What is registered counts only where Keras looks it up: a layer without a module is made by its class alone.
+    # A registered name counts only if Keras looks it up: it makes a layer without a module by its class name alone.
     if registered not in known or "module" not in found:
         allowed = (None, name, f"Custom>{name}", *_OPERATIONS)
         if not isinstance(name, str) or not _CLASS.fullmatch(name) or registered not in allowed:
@@ -203,7 +205,7 @@ def _problem(found: Mapping[str, Any], known: frozenset[str]) -> str:
 
 
 def _function_of(config: Any) -> Any:
-    """Return what a layer made of an operation calls, as older and newer versions write it."""
+    """Return the function that an operation layer calls, in the format of older and newer versions."""
     function = config.get("function") if isinstance(config, Mapping) else None
     return "__operators__.getitem" if function is None else function
 

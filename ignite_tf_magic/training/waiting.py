@@ -1,9 +1,9 @@
-"""Waiting for data, measured where it asks for it: inside its graph.
+"""Measures the wait for data inside the graph that requests it.
 
-Keras asks for batches inside of its train function, so nothing outside can tell waiting from computing. The iterators
-of a `timed` dataset are tf.data's own and note, beside each batch, the seconds until it came and its rows. That costs
-some 20 microseconds a batch, much less than another stage of the pipeline would, and XLA does not meet it: it compiles
-what comes after.
+Keras requests batches inside its train function, so code outside cannot separate waiting from computing. The iterators
+of a `timed` dataset are derived from tf.data's own. For each batch they add up the seconds until it came, and its rows.
+That costs about 20 microseconds per batch, much less than another pipeline stage would. XLA is not affected, because it
+compiles only the operations after it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _counters: list[Any] = []
 
 
 def timed(dataset: Any) -> Any:
-    """Return the same dataset; what its iterators wait, and the rows that they give, is counted."""
+    """Return the dataset with iterators that count the seconds they wait and the rows they return."""
     return _Timed(dataset)
 
 
 def counted() -> tuple[float, float]:
-    """Return the seconds that were waited in this process so far, and the rows that came.
+    """Return the seconds of waiting for data in this process so far, and the number of rows received.
 
-    Where operations must be deterministic there is no clock in a graph: then nobody knows the seconds, which are NaN.
+    The seconds are NaN if operations must be deterministic, because graphs then have no clock.
     """
     if not _counters:
         return 0.0, 0.0
@@ -37,7 +37,7 @@ def counted() -> tuple[float, float]:
 
 
 def count_rows(rows: int) -> None:
-    """Count rows that were given elsewhere; how long was waited for them nobody knows."""
+    """Count rows that did not come from a `timed` dataset. The wait for them is unknown: the seconds become NaN."""
     _counter().assign_add([math.nan, float(rows)])
 
 
@@ -61,7 +61,7 @@ class _Timed(tf.data.Dataset):  # type: ignore[misc]
         return self._dataset.element_spec
 
     def __iter__(self) -> Any:
-        _counter()  # a function that makes it while it is traced is traced twice
+        _counter()  # made now, because a tf.function that creates a variable is traced twice
         return _TimedIterator(self)
 
 
@@ -94,7 +94,7 @@ def _nowhen() -> Any:
 
 
 class _TimedSpec(tf.data.IteratorSpec):  # type: ignore[misc]
-    """Lets a tf.function that takes such an iterator have one inside, too."""
+    """A type spec with which a tf.function gets a timed iterator as its argument."""
 
     @property
     def value_type(self) -> Any:
