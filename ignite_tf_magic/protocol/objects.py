@@ -112,7 +112,7 @@ class ObjectForm:
 class BinaryObject:
     """A binary object with its fields by name, or by "field 0x..." if the type is unknown.
 
-    Objects that refer to each other in a circle do so in Python, too. Look at their `fields`: `==` would not end.
+    Objects that refer to each other in a circle do so in Python, too. Compare their `fields`: `==` recurses endlessly.
 
     Attributes:
         raw: Data that the object's class wrote after the fields, in a format that only the class knows.
