@@ -168,7 +168,7 @@ class Connection:
         """Return the bytes that open a connection.
 
         Raises:
-            LocalProtocolError: It was called before.
+            LocalProtocolError: The method was called before.
         """
         if self.state is not State.NEW:
             raise LocalProtocolError(
@@ -211,9 +211,8 @@ class Connection:
     def get_buffer(self) -> memoryview:
         """Return free space to receive into; call `received` afterwards.
 
-        Invalidates the payloads of earlier events. The space holds at least the rest of the message being received:
-        a large page arrives in a few large reads. It then contains little of the next message, which would have to
-        be moved.
+        Invalidates the payloads of earlier events. The space fits at least the rest of the message being received.
+        A large page thus arrives in a few large reads, with little of the next message, which would have to be moved.
         """
         waiting = self._end - self._start
         wanted = max(self._message_bytes(), waiting + _MIN_READ_BYTES)

@@ -38,7 +38,7 @@ def crc32c_python(data: memoryview, crc: int = 0) -> int:
 def tables() -> NDArray[Any]:
     """Return the tables for processing eight bytes at once, uint32 (8, 256).
 
-    Table k has an entry for each byte, for the checksum of this byte followed by k zero bytes.
+    In table k, the entry of a byte is the checksum of this byte followed by k zero bytes.
     """
     tables = np.empty((8, 256), np.uint32)
     crc = np.arange(256, dtype=np.uint32)

@@ -42,7 +42,7 @@ class RowEncoder:
         keys: Integer keys or an object array of keys, one per row.
         nulls: Field name -> mask of the rows without a value; the column's items in these rows are ignored.
         codes: Field name -> type code of an `object` column; by default its first item that is not None decides.
-        key_type: Binary type of keys that are objects; the cluster must know it, like that of the values.
+        key_type: Binary type of keys that are objects, to register in the cluster together with that of the values.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class RowEncoder:
 
 
 def _wire_form(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column with its bytes as they are in rows, if all its rows have the same number of bytes."""
+    """Return a column in wire format. Objects, and times with NaT, stay as they are."""
     if column.dtype.kind == "M" and column.ndim == 1 and not np.isnat(column).any():
         return instants_of(column)
     return _little(column)

@@ -59,8 +59,8 @@ class Leaf:
         length: Number of items of an array: the same for all rows, or VARIABLE; 1 for scalars. A list with a fixed
             length is an array of arrays of fixed length.
         fill: Replacement for a null, as the bytes of the column's items; None makes a null an error.
-        role: What the column holds of its field. IS_NULL marks where the field of the column before it is null, the
-            NULL_ roles which of that field's items are.
+        role: What the column holds of its field. IS_NULL marks where the field of the column before it is null. The
+            NULL_ roles mark which items of that field are null.
         item: Layout of a list's items; None if the field is not a list.
         may_hold_null: Whether a null item becomes 0 if its type has no null, because another column marks it.
         member: For a list of objects, the names that lead to the field of the objects that the column holds.

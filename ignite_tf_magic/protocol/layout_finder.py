@@ -341,7 +341,7 @@ def _type_name(binary_type: BinaryType) -> str:
 
 
 def _members(seen: SeenField) -> Iterator[tuple[tuple[str, ...], SeenField]]:
-    """Yield each field of the objects in a list, and of objects nested in these, after the names that lead to it."""
+    """Yield (names that lead to the field, what was seen of it) for the fields of a list's objects, also nested."""
     types = tuple(sorted(seen.types.values(), key=lambda each: each.name))
     for name, (_, field_id) in _fields_of(types).items():
         found = seen.fields.get(field_id, SeenField())

@@ -89,7 +89,7 @@ def take_items(
 
 
 _INT32 = struct.Struct("<i").unpack_from
-# Number of bytes before the items: a type code, the number of items and, for a collection, its kind.
+# Type code -> bytes before the items: a type code, the number of items and, for a collection, its kind.
 _LIST_HEADS = {int(TypeCode.STRING_ARRAY): 5, int(TypeCode.COLLECTION): 6}
 _STRING_HEAD = 5  # a type code and a length
 

@@ -42,7 +42,7 @@ class Request(NamedTuple):
     Attributes:
         head: Bytes before the payload, for nodes that have `feature`.
         tail: Bytes after the payload, for nodes that have `feature`.
-        feature: The feature with which `head` and `tail` are part of the operation.
+        feature: The feature that makes `head` and `tail` part of the operation.
     """
 
     operation: int
@@ -85,7 +85,7 @@ class QueryEntity:
     value_field: str | None = None
 
     def path_of(self, field: QueryField) -> tuple[str, ...] | None:
-        """Return the path of a field in rows, or None if Ignite searches it in the key and value of each row."""
+        """Return the path of a field in rows, or None if Ignite looks for it in the key and value of each row."""
         if field.name == self.key_field:
             return ("key",)
         if field.name == self.value_field:
@@ -237,7 +237,7 @@ def _query_entities(entities: Sequence[QueryEntity]) -> Writer:
 
 
 def partitions(cache: int) -> Request:
-    """Build a request for the primary node of each partition, for any affinity function of the cache.
+    """Build a request for the primary node of each partition, whatever affinity function the cache has.
 
     `parse_partitions` reads the answer.
     """
@@ -434,7 +434,7 @@ def parse_topology(payload: memoryview) -> Topology:
         node_id = _bare_uuid(reader)
         port = reader.int32()
         nodes.append(NodeEndpoints(node_id, port, tuple(_string(reader) for _ in range(reader.count()))))
-    reader.take(16 * reader.count(16))  # Nodes removed since a version; the request names none.
+    reader.take(16 * reader.count(16))  # Nodes removed since the version in the request, which names none.
     return Topology(version, tuple(nodes))
 
 

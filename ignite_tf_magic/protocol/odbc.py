@@ -79,7 +79,7 @@ def is_greeted(answer: memoryview) -> bool:
 
 
 def parse_columns(answer: memoryview) -> tuple[DeclaredColumn, ...] | None:
-    """Return the columns: none if the statement returns no rows, None if the node could not parse it."""
+    """Return the columns: an empty tuple if the statement has no rows, None if the node could not parse it."""
     reader = Reader(answer)
     if reader.int32():
         return None

@@ -1,4 +1,4 @@
-"""Encodes rows of varying length as a block: first the cells of each column; then NumPy puts all in place."""
+"""Encodes rows of varying length as one block: encodes the cells column by column, then places them with NumPy."""
 
 from __future__ import annotations
 

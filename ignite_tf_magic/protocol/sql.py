@@ -122,7 +122,7 @@ def parse_first_page(payload: memoryview, num_columns: int) -> Page:
 
 
 def parse_rows(payload: memoryview, page: SqlPage) -> SqlPage:
-    """Read the answer of `next_rows`; `page` is the page before."""
+    """Read the answer of `next_rows`; `page` is the page before it."""
     return _page(Reader(payload), page.cursor, page.names, page.cells.num_columns)
 
 

@@ -1,9 +1,9 @@
 """Reads the cells of a SQL result column by column.
 
 In an answer, the cells of a row follow one another, each with its type code. `Cells` first finds where they begin, with
-the compiled library if it was built, and then extracts each column as one array. A timestamp becomes a numpy.datetime64
-in UTC (`times.to_datetime64`), a DATE a date, a TIME a time, a CHAR a str, and a number an int or a float. Other values
-are as in `read_values`.
+the compiled library if it was built, and then extracts each column as one array. A timestamp or java.util.Date becomes
+a numpy.datetime64 in UTC (`times.to_datetime64`), a SQL DATE a date, a TIME a time, a CHAR a str, and a number an int
+or a float. Other values are as in `read_values`.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def instant_of(value: dt.datetime | np.datetime64) -> tuple[int, int] | None:
 
 def _nanos(value: np.datetime64) -> int:
     unit, count = np.datetime_data(value.dtype)
-    if unit in ("Y", "M"):  # of varying length; range first: days far outside it overflow
+    if unit in ("Y", "M"):  # of varying length; the range is checked first: days far outside it overflow
         if not 1 <= 1970 + int(value.astype("M8[Y]").view(np.int64)) <= 9999:
             raise _outside(value)
         return _nanos(value.astype("M8[D]"))

@@ -190,7 +190,7 @@ def _enum_value(
 
 
 class TypedArray(list[Any]):
-    """An array of objects: String[], UUID[], Object[], an enum's, ...
+    """An array of objects: String[], UUID[], Object[], an array of an enum, ...
 
     Attributes:
         code: Type code of the array.
@@ -229,7 +229,7 @@ class TypedCollection(list[Any]):
 
 
 class TypedMap(list[tuple[Any, Any]]):
-    """A java.util.Map as a list of pairs, because keys may be lists and objects. `dict` converts it for other keys.
+    """A java.util.Map as a list of pairs, because keys may be lists and objects. `dict` converts it if they are not.
 
     Attributes:
         kind: The kind of map, a key of `MAPS`.

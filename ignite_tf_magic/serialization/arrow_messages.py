@@ -22,7 +22,7 @@ def check_message(message: Any) -> None:
     """Check that Arrow can read a message without running code or decompressing data.
 
     Args:
-        message: A `pyarrow.ipc.Message`. It shows neither; its metadata do, which are a Message of Message.fbs.
+        message: A `pyarrow.ipc.Message`. Only its metadata show this; they have the format Message of Message.fbs.
 
     Raises:
         ValueError: Arrow would run code or decompress data.

@@ -33,7 +33,7 @@ from ignite_tf_magic.serialization import sent_function
 
 MAX_BYTES = 64 << 20
 _PACKAGE = __name__.partition(".")[0]
-# The type of functions with a cache. Python pickles them by name, wherever they are defined.
+# The type of functions that lru_cache wraps. Python pickles them by name, wherever they are defined.
 _CACHED = type(functools.lru_cache(int))
 _FRAMEWORKS = ("tensorflow", "keras")
 _LINE_CHARS = 120

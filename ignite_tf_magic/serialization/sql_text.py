@@ -68,7 +68,7 @@ def quoted_name(name: str) -> str:
 
 
 def folded_name(name: str) -> str:
-    """Return the name under which to create a table or column, which statements then find by the given name.
+    """Return the name to create a table or column with. Statements then find it by the given name.
 
     SQL converts a name without quotes to capitals, so the result is in capitals. A name that needs quotes is unchanged.
     """

@@ -1,4 +1,4 @@
-"""Converts values to bytes in safe formats: those that a notebook sends to workers, and those they send back. Pure.
+"""Converts values that notebooks and workers send to each other to bytes in safe formats. Pure.
 
 The bytes are a zip archive of uncompressed members: index.json and the large values, which are arrays as .npy, tables
 as Arrow streams, and bytes. In the index, None, bool, short text, finite floats and 64-bit integers represent
@@ -177,7 +177,7 @@ class _ValueWriter:
 
 
 class _ValueReader:
-    """Reads an archive. Each member is read only once: a small archive cannot have large values."""
+    """Reads an archive. Each member is read only once: a small archive cannot expand to large values."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
