@@ -30,7 +30,10 @@ _NARROW = frozenset(INTEGERS.values())
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopologyVersion:
-    """Grows with every node that joins or leaves (major) and every cache change (minor)."""
+    """A version of the cluster's topology.
+
+    `major` grows with every node that joins or leaves, `minor` with every change of a cache.
+    """
 
     major: int
     minor: int
@@ -41,9 +44,9 @@ class PartitionMap:
     """Primary owners of a cache's partitions at one topology version.
 
     Attributes:
-        owners: Node -> its primary partitions, ascending. Empty for a replicated cache.
-        partitioned: False for a replicated cache, every node of which holds all rows.
-        default_affinity: Whether `partition_of_key` tells the partition of a key of this cache.
+        owners: Node id -> its primary partitions, ascending. Empty for a replicated cache.
+        partitioned: False for a replicated cache, where every node holds all rows.
+        default_affinity: Whether `partition_of_key` is valid for the keys of this cache.
     """
 
     topology_version: TopologyVersion
@@ -85,7 +88,7 @@ def key_hash(key: Any) -> int:
     """Hash one key as the server does.
 
     Raises:
-        LocalProtocolError: The hash of such a key is not known here; let any node route it.
+        LocalProtocolError: Keys of this type cannot be hashed here. Any node can route the request instead.
     """
     if isinstance(key, bool | np.bool_):
         return 1231 if key else 1237
@@ -122,7 +125,7 @@ def partition_of_key(key: Any, num_partitions: int) -> int:
 
 
 def encoded(value: Any) -> bytes:
-    """Encode one key or value as it stands in a request."""
+    """Encode one key or value in the wire format of requests."""
     writer = Writer()
     write_value(writer, value)
     return bytes(writer.data)

@@ -1,4 +1,4 @@
-"""Bounds-checked reading and writing of little-endian bytes: the only place that knows byte order."""
+"""Reads and writes little-endian messages; every read is bounds-checked."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _INT64 = struct.Struct("<q")
 
 
 class Reader:
-    """Cursor over the bytes of one message.
+    """A cursor over the bytes of one message.
 
     Raises:
-        RemoteProtocolError: From every method, when the bytes end too early. A length or count that
-            reaches past the end is refused before anything is allocated for it.
+        RemoteProtocolError: Every method raises it if the bytes end too early. A length or count that reaches past
+            the end raises before any memory is allocated for it.
     """
 
     __slots__ = ("position", "view")
@@ -29,7 +29,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read yet."""
+        """The number of bytes not read yet."""
         return len(self.view) - self.position
 
     def _unpack(self, form: struct.Struct) -> Any:
@@ -50,7 +50,7 @@ class Reader:
         return int(self._unpack(_INT8))
 
     def bool(self) -> bool:
-        """Read a byte as a truth value."""
+        """Read a byte as a boolean."""
         return self.int8() != 0
 
     def int16(self) -> int:
@@ -66,7 +66,7 @@ class Reader:
         return int(self._unpack(_INT64))
 
     def take(self, num_bytes: int) -> memoryview:
-        """Read that many bytes without copying them."""
+        """Return the next bytes as a view, without copying them."""
         if num_bytes < 0 or num_bytes > self.remaining:
             self._short(num_bytes)
         start = self.position
@@ -84,7 +84,7 @@ class Reader:
         return number
 
     def text(self) -> str:
-        """Read a length and UTF-8 bytes.
+        """Read a string: a 32-bit length and UTF-8 bytes.
 
         Raises:
             RemoteProtocolError: The bytes are not UTF-8.
@@ -97,7 +97,7 @@ class Reader:
 
 
 class Writer:
-    """Growing message."""
+    """A message that grows with every value appended. Each method returns the writer."""
 
     __slots__ = ("data",)
 
@@ -110,7 +110,7 @@ class Writer:
         return self
 
     def bool(self, value: bool) -> Writer:
-        """Append a truth value as a byte."""
+        """Append a boolean as a byte."""
         self.data.append(1 if value else 0)
         return self
 

@@ -1,4 +1,4 @@
-"""Rows of pages as columns: the buffers that a decoder fills, and what they become for a reader."""
+"""Decodes the rows of pages into columns: fills buffers and returns them as arrays."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ignite_tf_magic.protocol.value_texts import UnknownEnumValue, text_of
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, make_walker
 
-# TensorFlow takes a NumPy array without copying it when its data is aligned so.
+# TensorFlow uses a NumPy array without copying it if its data has this alignment.
 ALIGNMENT_BYTES = 64
 
 
 class UnknownSchema(RemoteProtocolError):
-    """A page holds objects of a schema that is newer than the layout; ask the cluster and decode again.
+    """A page uses types newer than the layout: ask the cluster for them and decode again.
 
     Attributes:
-        enum_type: The id of an enum's type, where it is a value of that which has no name.
+        enum_type: Id of the enum type if the cause is an enum value without a name; None for an unknown schema.
     """
 
     def __init__(self, message: str, enum_type: int | None = None) -> None:
@@ -42,11 +42,12 @@ class UnknownSchema(RemoteProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class RaggedColumn:
-    """Number arrays and lists of varying length: all values in row order, and how many belong to each.
+    """A column of number arrays or lists of varying length.
 
     Attributes:
-        values: Of all rows.
-        lengths: How many items each row has, then each of these where they are lists, and so on.
+        values: The items of all rows, in row order.
+        lengths: The number of items of each row. If these are lists themselves, the number of items of each follows,
+            and so on for every level.
     """
 
     values: NDArray[Any]
@@ -65,7 +66,7 @@ Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 
 
 def aligned(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array of that shape in `raw`, whose data starts at a multiple of 64 bytes."""
+    """Return an array of this shape inside `raw` whose data starts at a multiple of 64 bytes."""
     skew = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[skew : skew + num_bytes(shape, dtype)].view(dtype).reshape(shape)
 
@@ -76,7 +77,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def num_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Size of an array."""
+    """Return the size of an array in bytes."""
     return math.prod(shape) * dtype.itemsize
 
 
@@ -95,7 +96,7 @@ class ColumnChunk:
 
     @property
     def free_rows(self) -> int:
-        """Rows that still fit."""
+        """The number of rows that still fit."""
         return self.capacity_rows - self.num_rows
 
     def columns(self) -> list[Column]:
@@ -129,31 +130,32 @@ class ColumnChunk:
 
 
 class PageDecoder:
-    """Decodes pages of one layout into chunks. One per thread.
+    """Decodes pages of one layout into chunks. Not thread-safe: use one per thread.
 
     Args:
-        layout: Of the rows.
-        walker: Walks over them; None makes one.
-        as_views: Leave texts and byte[] of varying length where they are, as memoryviews of the pages.
+        layout: The layout of the rows.
+        walker: The walker over the rows; None makes one.
+        as_views: Whether texts and byte[] of varying length are memoryviews of the pages instead of copies.
     """
 
     def __init__(self, layout: RowLayout, walker: Walker | None = None, *, as_views: bool = False) -> None:
         self._copy: Callable[[memoryview], Any] = memoryview if as_views else bytes
         self._leaves, self._num_values = layout.leaves(), layout.num_values
         self._walker = make_walker(layout) if walker is None else walker
-        self._spans: dict[int, NDArray[np.int64]] = {}  # of the columns that are not fixed
+        self._spans: dict[int, NDArray[np.int64]] = {}  # for columns that are not fixed
         self._has_spans = not all(leaf.is_fixed for leaf in self._leaves)
         self._gathers = _gathers(self._walker, self._leaves, as_views=as_views)
-        self._mixed: PageSeries | None = None  # the series that is read page by page, though others are not
+        self._mixed: PageSeries | None = None  # a series that needs decoding page by page
         self._room_rows = -1
         self._chunk: ColumnChunk | None = None
 
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
-        """Take rows from a series of pages into a chunk, until the series is empty or the chunk full.
+        """Move rows from a series of pages into a chunk until the series is empty or the chunk is full.
 
         Raises:
-            SchemaError: A row does not fit the layout; the message names the field and the way out.
-            UnknownSchema: The layout's types are older than a page; the rows before it were taken.
+            SchemaError: A row does not fit the layout. The message names the field and a remedy.
+            UnknownSchema: A page uses types newer than the layout. Rows already moved are in the chunk; the others are
+                still in the series.
             RemoteProtocolError: A page is truncated or corrupted.
         """
         try:
@@ -166,7 +168,7 @@ class PageDecoder:
             raise self._located(fault, series, chunk) from None
 
     def _gather(self, series: PageSeries, chunk: ColumnChunk) -> bool:
-        """Take rows from many pages at once; False takes none, and leaves the series to the way page by page."""
+        """Decode many pages at once. Return False, with no row taken, if the series needs decoding page by page."""
         if not isinstance(self._walker, CompiledWalker) or self._gathers is None or series is self._mixed:
             return False
         mark = series.mark() if self._has_spans else None
@@ -183,7 +185,7 @@ class PageDecoder:
         return True
 
     def _located(self, fault: RowFault, series: PageSeries, chunk: ColumnChunk) -> Exception:
-        """Name the row by its key; `chunk` is spoilt afterwards."""
+        """Return the error for a fault, naming the row by its key. The contents of `chunk` are invalid afterwards."""
         where = "a row"
         try:
             while series.num_rows and chunk.free_rows:
@@ -208,7 +210,7 @@ class PageDecoder:
 
     def _take_spans(self, rows: memoryview, num_rows: int, chunk: ColumnChunk) -> None:
         taken: dict[int, Any] = {}
-        lists: dict[int, Any] = {}  # of which several columns are made
+        lists: dict[int, Any] = {}  # shared by the columns made of one list
         for number, spans in self._spans.items():
             leaf, found = self._leaves[number], spans[:num_rows].tolist()
             taken[number] = (
@@ -218,7 +220,7 @@ class PageDecoder:
                 if leaf.as_text
                 else _take(leaf, rows, found, self._copy)
             )
-        for number, part in taken.items():  # all or none: a page of unknown schemas is decoded again
+        for number, part in taken.items():  # all or none: after an unknown schema the page is decoded again
             chunk.parts[number].append(part)
 
     def _bind(self, chunk: ColumnChunk, num_rows: int) -> None:
@@ -236,7 +238,7 @@ class PageDecoder:
 
 
 def _gathers(walker: Walker, leaves: Sequence[Leaf], *, as_views: bool) -> dict[int, Gather] | None:
-    """Return what gathers each column that is not fixed; None where one of them is read value by value."""
+    """Return a gather function per column that is not fixed, or None if one must be read value by value."""
     found: dict[int, Gather] = {}
     for number, leaf in enumerate(leaves):
         if not leaf.is_fixed:
@@ -267,7 +269,7 @@ def _texts(leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]], row_v
     try:
         for start, size in spans:
             text = fill if start < 0 else text_of(rows[start : start + size], types)
-            # A char may be half of one.
+            # A Java char may be half of a surrogate pair.
             found.append(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     except UnknownEnumValue as error:
         raise UnknownSchema(f"field {leaf.name}: {error}", error.type_id) from None

@@ -1,12 +1,12 @@
-"""One thin client connection without a socket: requests to bytes, bytes to events.
+"""A thin client connection without a socket: turns requests into bytes and bytes into events.
 
     connection = Connection()
     transport.send(connection.hello(username, password))
-    connection.receive(data)          # any slicing of the stream
+    connection.receive(data)          # pieces of the stream, of any size
     while (event := connection.next_event()) is not None: ...
 
-"Not enough bytes yet" is None, never an exception and never a wait. States: the handshake goes first,
-exactly one; then requests and answers in any order, matched by request id.
+`next_event` returns None if more bytes are needed; it never blocks. The handshake comes first, exactly once. Then
+requests and answers follow in any order, matched by request id.
 Source: Ignite documentation, "Binary Client Protocol", handshake and request/response headers.
 """
 
@@ -52,7 +52,7 @@ _OFFERED = tuple(Feature)
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     NEW = "new"
     GREETING = "greeting"
@@ -62,18 +62,18 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Handshaken:
-    """The server accepted the handshake."""
+    """The event that the server accepted the handshake."""
 
     node_id: uuid.UUID
     features: frozenset[int]
 
 
 class Response(NamedTuple):
-    """An answer without error. A tuple, because one is made for each page.
+    """A successful answer. A tuple, because one is made for each page.
 
     Attributes:
         payload: A view into the received bytes; valid until the next `get_buffer` or `receive`.
-        topology: The new version, when the server says that the topology changed.
+        topology: The new topology version if the server reports a change, else None.
     """
 
     request_id: int
@@ -83,7 +83,7 @@ class Response(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An answer that says the request failed."""
+    """An answer to a request that failed."""
 
     request_id: int
     status: int
@@ -92,14 +92,14 @@ class Fault:
 
 
 class Notification(NamedTuple):
-    """What a node sends without a request, of something that was opened before.
+    """A message that a node sends unasked about a resource opened before, such as a continuous query.
 
     Attributes:
-        resource: What it is about: the id that the answer to its opening gave.
-        operation: Tells how the payload is read.
-        payload: As `Response.payload`; empty when there is a status.
-        status: Not 0 when the node says that it failed.
-        message: The node's words for that.
+        resource: Id of the resource, from the answer to the request that opened it.
+        operation: Operation code, which determines the format of the payload.
+        payload: As `Response.payload`; empty if the node reports a failure.
+        status: Status of a failure; 0 if there is none.
+        message: The node's error message.
     """
 
     resource: int
@@ -113,10 +113,10 @@ Event = Handshaken | Response | Fault | Notification
 
 
 def parse_frame(frame: memoryview) -> Response | Fault | Notification:
-    """Read one answer, without the length in front of it.
+    """Parse one answer or notification, passed without its length prefix.
 
     Raises:
-        RemoteProtocolError: Truncated or corrupted.
+        RemoteProtocolError: The frame is truncated or corrupted.
     """
     try:
         request_id, flags = _ANSWER_HEAD.unpack_from(frame)
@@ -145,7 +145,7 @@ def _notification(resource: int, reader: Reader, *, has_failed: bool) -> Notific
 
 
 def encode_request(request_id: int, request: Request, features: Collection[int] = ()) -> bytes:
-    """Frame a request to a node with these features: length, operation, request id, payload."""
+    """Encode a request for a node with these features: length, operation, request id, payload."""
     payload = request.for_node(features)
     return _REQUEST_HEAD.pack(10 + len(payload), request.operation, request_id) + payload
 
@@ -168,7 +168,7 @@ class Connection:
         """Return the bytes that open a connection.
 
         Raises:
-            LocalProtocolError: Called a second time.
+            LocalProtocolError: The method was called before.
         """
         if self.state is not State.NEW:
             raise LocalProtocolError(
@@ -187,7 +187,7 @@ class Connection:
         return bytes(Writer().int32(len(body.data)).raw(body.data).data)
 
     def send(self, request: Request) -> tuple[int, bytes]:
-        """Return a request its id and its bytes.
+        """Assign an id to a request and return the id and the bytes to send.
 
         Raises:
             LocalProtocolError: The handshake has not been answered, or the connection broke.
@@ -198,10 +198,10 @@ class Connection:
         return self._next_id, encode_request(self._next_id, request, self._features)
 
     def reserve_ids(self, number: int) -> int:
-        """Set ids aside for requests that are encoded elsewhere; gives the first of them.
+        """Reserve consecutive ids for requests that are encoded elsewhere, and return the first id.
 
         Raises:
-            LocalProtocolError: The connection is not open, or holds bytes that would be missed elsewhere.
+            LocalProtocolError: The connection is not open, or holds received bytes that its other reader would miss.
         """
         if self.state is not State.OPEN or self._start != self._end:
             raise LocalProtocolError(f"this connection is {self.state.value} and not idle")
@@ -211,9 +211,8 @@ class Connection:
     def get_buffer(self) -> memoryview:
         """Return free space to receive into; call `received` afterwards.
 
-        Invalidates the payloads of earlier events. The space holds at least the rest of the message
-        that is under way, so that a large page arrives by few, large reads, and little of the next
-        message comes with it, which would have to be moved.
+        Invalidates the payloads of earlier events. The space fits at least the rest of the message being received.
+        A large page thus arrives in a few large reads, with little of the next message, which would have to be moved.
         """
         waiting = self._end - self._start
         wanted = max(self._message_bytes(), waiting + _MIN_READ_BYTES)
@@ -228,11 +227,11 @@ class Connection:
         return self._view[self._end :]
 
     def received(self, num_bytes: int) -> None:
-        """Tell how many bytes were written into `get_buffer`'s space."""
+        """Record the number of bytes that were written into the space from `get_buffer`."""
         self._end += num_bytes
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take in bytes from the peer by copying them."""
+        """Copy bytes received from the peer into the buffer."""
         rest = memoryview(data)
         while rest:
             space = self.get_buffer()
@@ -248,12 +247,12 @@ class Connection:
         return 4 + length if 0 < length <= self._limit_bytes else 0
 
     def next_event(self) -> Event | None:
-        """Return the next event, or None when more bytes are needed.
+        """Return the next event, or None when more bytes are needed. Each of the errors breaks the connection.
 
         Raises:
-            RemoteProtocolError: The peer does not speak this protocol. The connection is then broken.
-            HandshakeError: The server refused the handshake; AuthenticationError for user and password.
-            ConnectionFailed: The server is starting, and will take a handshake later.
+            RemoteProtocolError: The peer does not speak this protocol.
+            HandshakeError: The server refused the handshake; AuthenticationError if it refused user and password.
+            ConnectionFailed: The server is still starting; a later handshake can succeed.
         """
         try:
             frame = self._frame()
@@ -303,7 +302,7 @@ class Connection:
             return AuthenticationError(
                 f"the Ignite node requires a valid user name and password; {who} ({message})", version
             )
-        if status == Status.NODE_IN_RECOVERY_MODE:  # it listens before it has joined the cluster
+        if status == Status.NODE_IN_RECOVERY_MODE:  # a node listens before it has joined the cluster
             return ConnectionFailed(f"the Ignite node is starting, and takes no clients yet ({message})")
         if version >= PROTOCOL_VERSION:
             return HandshakeError(f"the Ignite node takes no thin clients ({message})", version)

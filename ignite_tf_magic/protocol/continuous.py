@@ -1,4 +1,4 @@
-"""Continuous queries: a node tells, without being asked again, of each change of a cache's rows on any node.
+"""Continuous queries: one node reports all changes of a cache's rows, on whichever node they happen.
 
 Source: Ignite's IEP-50, "Thin Client Continuous Queries", and the behaviour of Ignite 2.17.0.
 """
@@ -19,11 +19,11 @@ _LEAST_EVENT_BYTES = 4  # a key, two values and the type, of one byte each
 
 
 class RowEvent(NamedTuple):
-    """What happened to one row, which is still encoded.
+    """A change of one row, whose key and value are still encoded.
 
     Attributes:
-        key: Its encoded key.
-        value: Its encoded value; null when the row was removed or has expired.
+        key: The encoded key.
+        value: The encoded value; an encoded null if the row was removed or has expired.
     """
 
     event_type: EventType
@@ -32,29 +32,31 @@ class RowEvent(NamedTuple):
 
     @property
     def is_row(self) -> bool:
-        """Whether the row is there after it."""
+        """Whether the row exists after the event."""
         return self.event_type in (EventType.CREATED, EventType.UPDATED)
 
 
 def continuous_query(cache: int, page_rows: int, interval_ms: int) -> Request:
-    """Subscribe to the changes of a cache; answer: `messages.parse_int64`, the id that notifications carry.
+    """Build a request that subscribes to the changes of a cache.
 
-    `messages.close_cursor` ends it, and so does the end of the connection.
+    `messages.parse_int64` reads the answer: the id that notifications carry. `messages.close_cursor` or the end of the
+    connection ends the subscription.
 
     Args:
-        cache: Its id.
-        page_rows: Each node tells of so many changes at once,
-        interval_ms: or of fewer after this time; without it the last ones of a node would wait for more. 0 is for ever.
+        cache: Id of the cache.
+        page_rows: Number of changes that a node collects before it sends them.
+        interval_ms: Milliseconds after which a node sends the changes it has, even if they are fewer. 0 means never:
+            the last changes of a node then wait for more.
     """
     payload = _QUERY.pack(cache, KEEP_BINARY, page_rows, interval_ms, True, TypeCode.NULL)
     return Request(Operation.QUERY_CONTINUOUS, payload)
 
 
 def parse_events(payload: memoryview) -> list[RowEvent]:
-    """Read a notification of a continuous query.
+    """Return the events in a notification of a continuous query.
 
     Raises:
-        RemoteProtocolError: It is truncated or corrupted.
+        RemoteProtocolError: The notification is truncated or corrupted.
     """
     reader = Reader(payload)
     events = [_event(reader) for _ in range(reader.count(_LEAST_EVENT_BYTES))]
@@ -67,7 +69,7 @@ def parse_events(payload: memoryview) -> list[RowEvent]:
 
 def _event(reader: Reader) -> RowEvent:
     key = _encoded(reader)
-    skip_value(reader)  # the value before
+    skip_value(reader)  # the old value
     value = _encoded(reader)
     number = reader.int8()
     if number not in tuple(EventType):

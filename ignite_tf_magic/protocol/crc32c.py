@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of TensorFlow's record files: in C, or in Python without a compiler."""
+"""CRC-32C (Castagnoli), the checksum of TensorFlow's record files: in C, or in Python if nothing was compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _POLYNOMIAL = 0x82F63B78  # bits reversed
 
 
 def crc32c(data: memoryview, crc: int = 0) -> int:
-    """Checksum contiguous bytes, going on from the checksum of those before them. The GIL is released."""
+    """Return the checksum of contiguous bytes, continuing from `crc`, that of the bytes before them.
+
+    The compiled code releases the GIL.
+    """
     compiled = library()
     if compiled is None:
         return crc32c_python(data, crc)
@@ -23,7 +26,7 @@ def crc32c(data: memoryview, crc: int = 0) -> int:
 
 
 def crc32c_python(data: memoryview, crc: int = 0) -> int:
-    """Do the same byte by byte, some thousand times slower."""
+    """Return the same as `crc32c`, byte by byte and about a thousand times slower."""
     table = tables()[0].tolist()
     crc ^= 0xFFFFFFFF
     for byte in bytes(data):
@@ -33,7 +36,10 @@ def crc32c_python(data: memoryview, crc: int = 0) -> int:
 
 @cache
 def tables() -> NDArray[Any]:
-    """Make what eight bytes at once need: table k is that of a byte with k zero bytes behind it."""
+    """Return the tables for processing eight bytes at once, uint32 (8, 256).
+
+    In table k, the entry of a byte is the checksum of this byte followed by k zero bytes.
+    """
     tables = np.empty((8, 256), np.uint32)
     crc = np.arange(256, dtype=np.uint32)
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""Decimal numbers on the wire: their scale, and the digits as one whole number whose first bit is the sign."""
+"""Decimal numbers on the wire: a scale, then all digits as one integer whose first bit is the sign."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def write_decimal(writer: Writer, value: decimal.Decimal) -> None:
     """Append a decimal with its type code.
 
     Raises:
-        LocalProtocolError: It is infinite, or NaN.
+        LocalProtocolError: The decimal is infinite or NaN.
     """
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
@@ -34,7 +34,7 @@ def decimal_from_wire(scale: int, magnitude: bytes) -> decimal.Decimal:
 
 
 def decimal_hash(value: decimal.Decimal) -> int:
-    """Hash as java.math.BigDecimal does: 31 times the hash of its digits, and its scale."""
+    """Hash a decimal as java.math.BigDecimal does: 31 times the hash of its digits, plus its scale."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise LocalProtocolError(f"the decimal {value} is no number, and no key")

@@ -1,4 +1,4 @@
-"""Columns as encoded rows, ready for PUT_ALL: the way back from `columns`."""
+"""Encodes columns as rows ready for PUT_ALL; the reverse of `columns`."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _HASH_AT = 8
 class RowEncoder:
     """Encodes rows of one binary type, chosen by index.
 
-    Rows of numbers, number arrays and times are written as one table with NumPy; a column of text or other objects, or
-    one in which values are missing, makes them vary in length (`row_blocks`).
+    NumPy writes rows of numbers, number arrays and times as one table. A column of text or other objects, or one with
+    missing values, makes rows vary in length; `row_blocks` encodes these.
 
     Args:
         type_name: Name of the value's binary type.
-        columns: Field name -> one item per row: one-dimensional for scalars, two-dimensional for
-            arrays, `object` for what `write_value` takes and None.
+        columns: Field name -> one item per row: one-dimensional for scalars, two-dimensional for arrays, dtype `object`
+            for None and other values that `write_value` accepts.
         keys: Integer keys or an object array of keys, one per row.
-        nulls: Field name -> rows that have no value, whatever stands in their place.
-        codes: Field name -> type code of an `object` column; by default its first item tells.
-        key_type: Binary type of keys that are objects, to be told to the cluster with the values' own.
+        nulls: Field name -> mask of the rows without a value; the column's items in these rows are ignored.
+        codes: Field name -> type code of an `object` column; by default its first item that is not None decides.
+        key_type: Binary type of keys that are objects, to register in the cluster together with that of the values.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RowEncoder:
 
     @property
     def key_code(self) -> int:
-        """Type code of the keys, of which all have one."""
+        """The type code that all keys have."""
         return wire_code(
             "key", self._keys, code_of(self._keys[0]) if self._keys.dtype.kind == "O" and len(self) else None
         )
@@ -88,7 +88,7 @@ class RowEncoder:
 
     @property
     def row_bytes(self) -> int:
-        """Encoded size of a row; of the first rows' mean where it varies."""
+        """Encoded size of a row in bytes; if rows vary in length, the mean of the first 64."""
         if self._table is not None:
             return len(self._table[0])
         sample = np.arange(min(len(self), 64))
@@ -101,7 +101,7 @@ class RowEncoder:
         return np.fromiter((key_hash(key) for key in self._keys), np.int32, len(self._keys))
 
     def encode(self, index: NDArray[np.intp]) -> bytes | memoryview:
-        """Encode the rows of that index, one after another."""
+        """Encode the rows with these indices, one after another."""
         return self._encode_rows(index) if self._table is None else self._encode_table(index)
 
     def _encode_rows(self, index: NDArray[np.intp]) -> memoryview:
@@ -113,7 +113,7 @@ class RowEncoder:
         return block.data.cast("B")
 
     def _template(self) -> tuple[bytes, list[tuple[int, NDArray[Any]]], int, int]:
-        """Return a row with everything but values, where each value goes, and where the object's fields are."""
+        """Return a row without values, each value's offset and column, the object's start, and its fields' size."""
         key = bytes([CODE_OF_DTYPE[self._keys.dtype.str[1:]]]) + bytes(self._keys.dtype.itemsize)
         start = len(key)
         values = [(1, self._keys)]
@@ -142,7 +142,7 @@ class RowEncoder:
 
 
 def _wire_form(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column as its bytes lie in the rows, as far as all its rows have the same number of bytes."""
+    """Return a column in wire format. Objects, and times with NaT, stay as they are."""
     if column.dtype.kind == "M" and column.ndim == 1 and not np.isnat(column).any():
         return instants_of(column)
     return _little(column)
@@ -156,12 +156,13 @@ def wire_code(name: str, column: NDArray[Any], code: int | None = None) -> int:
     """Return the type code of a column's items.
 
     Args:
-        name: Of the column, for the message.
-        column: Its items.
-        code: Of an `object` column, where it is known; by default its first item tells whether it is text or bytes.
+        name: Name of the column, for the error message.
+        column: The column's items.
+        code: The type code of an `object` column if it is known. By default the first item that is not None decides
+            between text and bytes.
 
     Raises:
-        LocalProtocolError: They have no Ignite form.
+        LocalProtocolError: The items have no Ignite form.
     """
     if code is not None:
         return code

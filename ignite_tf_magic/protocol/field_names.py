@@ -1,8 +1,8 @@
-"""The names of a cache's fields: how a person writes them, and which field each name means.
+"""Finds the fields of a cache by the names that users write.
 
-A name means the field that is spelled so, below the value ("pixels", "owner.name") or whole ("val.pixels", "key.id").
-Where no field is spelled so, it means the field whose SQL column has this name, or whose name differs only in case.
-A name that fits two fields then is refused.
+A name means the field with exactly this name, relative to the value ("pixels", "owner.name") or in full ("val.pixels",
+"key.id"). If there is none, it means the field whose SQL column has this name, or whose name differs only in case.
+A name that then fits two fields is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_NEAR_NAMES = 3
 
 
 def short_name(path: Path) -> str:
-    """Return the name of a field as datasets have it: without "val" in front, where that is clear."""
+    """Return the name of a field in datasets: without "val" in front, unless that is ambiguous."""
     is_clear = path[0] == "val" and len(path) > 1 and path[1] not in ("key", "val")
     return ".".join(path[1:] if is_clear else path)
 
@@ -36,7 +36,7 @@ class FieldNames:
 
     Args:
         paths: The fields.
-        columns: The SQL columns of fields, by their paths in any case; others have none.
+        columns: The SQL columns of fields, by path in any case. Fields may be missing.
     """
 
     def __init__(self, paths: Iterable[Path], columns: Mapping[Path, str] | None = None) -> None:
@@ -52,11 +52,11 @@ class FieldNames:
                 self._others.setdefault(name.upper(), {})[path] = None
 
     def find(self, name: str, asker: str) -> Path:
-        """Return the field that a name means.
+        """Return the path of the field that a name means.
 
         Args:
-            name: As a person wrote it.
-            asker: Who names the field, for the error: "fields=", "cache 'ITEMS'".
+            name: The name as the user wrote it.
+            asker: What names the field, for the error message: "fields=", "cache 'ITEMS'".
 
         Raises:
             SchemaError: There is no such field, or the name fits several.
@@ -72,7 +72,7 @@ class FieldNames:
         raise SchemaError(f"{asker} names the field {name!r}, and there is none; {self._there_are(name)}")
 
     def full_names(self, names: Iterable[str], asker: str) -> frozenset[str]:
-        """Return the full names of the fields that names mean; raises as `find` does."""
+        """Return the full names of the fields that these names mean. Raises the errors of `find`."""
         return frozenset(full_name(self.find(name, asker)) for name in names)
 
     def _there_are(self, name: str) -> str:
@@ -84,7 +84,7 @@ class FieldNames:
 
 @dataclass(frozen=True, slots=True)
 class FieldOptions:
-    """What was asked for by the names of fields; see `LayoutFinder`."""
+    """Options that name fields; see `LayoutFinder`."""
 
     fields: frozenset[str] | None
     fill: Mapping[str, Any]
@@ -96,11 +96,11 @@ class FieldOptions:
         """Return the options with full names.
 
         Args:
-            values: The fields of the value, and the objects among them.
+            values: The fields of the value, including objects.
             leaves: The fields of the key and the value that are not objects.
 
         Raises:
-            SchemaError: An option names a field that is not there: it would do nothing.
+            SchemaError: An option names a field that does not exist, and would thus have no effect.
         """
         return FieldOptions(
             None if self.fields is None else values.full_names(self.fields, "fields"),
@@ -112,11 +112,11 @@ class FieldOptions:
 
 
 def sql_columns(table: QueryEntity | None) -> dict[Path, str]:
-    """Return the SQL column of each field of a cache's table, by its path as the table declares it."""
+    """Return the SQL column of each field of a cache's table, by the path that the table declares."""
     found = {table.path_of(field): field.column for field in table.fields} if table else {}
     return {path: column for path, column in found.items() if path and column}
 
 
 def folded_path(path: Path) -> Path:
-    """Return a path in lower case: fields of a binary type whose names differ only in case are one field."""
+    """Return a path in lower case. In a binary type, names that differ only in case mean one field."""
     return tuple(name.lower() for name in path)

@@ -1,7 +1,7 @@
-"""Texts and arrays of varying length, out of many pages at once: from where they stand in memory to parts of columns.
+"""Gathers texts and arrays of varying length from many pages at once, by their memory addresses.
 
-Walking page by page costs as much as the rows, where partitions are small. What is no such value, or a list with
-something else than texts in it, is read value by value (`columns`, `list_items`); both ways give the same.
+With small partitions, going page by page would cost as much as decoding the rows. Other values, and lists of anything
+but texts, are read value by value (`columns`, `list_items`). Both ways give the same results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Spans = NDArray[np.int64]
 
-# Larger ones are copied one by one, as each is copied once so.
+# Texts with a larger mean size are copied one by one: each is then copied only once.
 _MAX_JOINED_BYTES = 4096
 _MIN_TEXT_BYTES = 5  # in a list: a type code, and a length
 
@@ -30,9 +30,10 @@ Gather = Callable[["Spans"], Any]
 
 
 def gather_of(leaf: Leaf, library: ctypes.CDLL) -> Gather | None:
-    """Return what makes a part of a column out of (address, bytes) pairs, address -1 for null.
+    """Return a function that makes a part of a column from (address, bytes) pairs, address -1 for null.
 
-    That gives None for a part which is to be read value by value, and there is None where all are.
+    The function returns None if the part must be read value by value. `gather_of` itself returns None if every part
+    must be.
     """
     if leaf.is_list:
         return partial(_lists, library) if is_of_texts(leaf) else None
@@ -43,7 +44,7 @@ def gather_of(leaf: Leaf, library: ctypes.CDLL) -> Gather | None:
 
 
 def is_of_texts(leaf: Leaf) -> bool:
-    """Whether a column has lists of nothing but texts, of varying length."""
+    """Return whether a column has lists of varying length that hold only texts."""
     is_plain = leaf.role is LeafRole.VALUE and leaf.length == VARIABLE and not leaf.member
     return is_plain and leaf.item is not None and leaf.item.item is None and leaf.item.code == TypeCode.STRING
 

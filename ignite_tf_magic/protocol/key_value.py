@@ -1,4 +1,4 @@
-"""Reading and writing rows by their keys: requests and answers, as in `messages`.
+"""Requests that read and write rows by key, and parsers of their answers, as in `messages`.
 
 Source: Ignite documentation, "Binary Client Protocol", key-value queries; transactions (IEP-34).
 """
@@ -21,37 +21,43 @@ _UNCHANGED = -2
 
 
 def get(cache: int, key: Any) -> Request:
-    """Read the value of a key; answer: `parse_value`."""
+    """Build a request for the value of a key; `parse_value` reads the answer."""
     return _with(Operation.CACHE_GET, cache, key)
 
 
 def get_all(cache: int, keys: Collection[Any]) -> Request:
-    """Read the values of keys; answer: `parse_rows`."""
+    """Build a request for the values of keys; `parse_rows` reads the answer."""
     return _with_all(Operation.CACHE_GET_ALL, cache, keys)
 
 
 def contains(cache: int, key: Any) -> Request:
-    """Ask whether a key exists; answer: `parse_bool`."""
+    """Build a request that asks whether a key exists; `parse_bool` reads the answer."""
     return _with(Operation.CACHE_CONTAINS_KEY, cache, key)
 
 
 def put(cache: int, key: Any, value: Any) -> Request:
-    """Write one row; the answer is empty."""
+    """Build a request that writes one row; the answer is empty."""
     return _with(Operation.CACHE_PUT, cache, key, value)
 
 
 def put_if_absent(cache: int, key: Any, value: Any) -> Request:
-    """Write one row unless its key exists; answer: `parse_bool`, whether it was written."""
+    """Build a request that writes one row unless its key exists.
+
+    `parse_bool` reads the answer: whether the row was written.
+    """
     return _with(Operation.CACHE_PUT_IF_ABSENT, cache, key, value)
 
 
 def replace_if_equals(cache: int, key: Any, old: Any, new: Any) -> Request:
-    """Write one row if its value is `old`; answer: `parse_bool`, whether it was written."""
+    """Build a request that writes one row if its value is `old`.
+
+    `parse_bool` reads the answer: whether the row was written.
+    """
     return _with(Operation.CACHE_REPLACE_IF_EQUALS, cache, key, old, new)
 
 
 def put_all(cache: int, rows: Mapping[Any, Any]) -> Request:
-    """Write rows; the answer is empty."""
+    """Build a request that writes rows; the answer is empty."""
     writer = for_cache(cache).int32(len(rows))
     for key, value in rows.items():
         write_value(writer, key)
@@ -60,23 +66,23 @@ def put_all(cache: int, rows: Mapping[Any, Any]) -> Request:
 
 
 def put_encoded(cache: int, num_rows: int, rows: bytes | bytearray | memoryview) -> Request:
-    """Write rows that are already encoded as key, value, key, value; the answer is empty."""
+    """Build a request that writes rows already encoded as key, value, key, value; the answer is empty."""
     head = for_cache(cache).int32(num_rows)
     return Request(Operation.CACHE_PUT_ALL, b"".join((head.data, rows)))
 
 
 def contains_all(cache: int, keys: Collection[Any]) -> Request:
-    """Ask whether all of some keys exist; answer: `parse_bool`."""
+    """Build a request that asks whether all of these keys exist; `parse_bool` reads the answer."""
     return _with_all(Operation.CACHE_CONTAINS_KEYS, cache, keys)
 
 
 def remove(cache: int, key: Any) -> Request:
-    """Remove a key; answer: `parse_bool`, whether it was there."""
+    """Build a request that removes a key; `parse_bool` reads the answer: whether the key existed."""
     return _with(Operation.CACHE_REMOVE_KEY, cache, key)
 
 
 def remove_all(cache: int, keys: Collection[Any]) -> Request:
-    """Remove keys, whether they are there or not; the answer is empty."""
+    """Build a request that removes keys, whether they exist or not; the answer is empty."""
     return _with_all(Operation.CACHE_REMOVE_KEYS, cache, keys)
 
 
@@ -86,31 +92,31 @@ def parse_value(payload: memoryview, find_type: FindType | None = None) -> Any:
 
 
 def parse_rows(payload: memoryview, find_type: FindType | None = None) -> list[tuple[Any, Any]]:
-    """Read the answer of `get_all`: the keys that are there and their values, in the server's order."""
+    """Read the answer of `get_all`: the keys that exist and their values, in the server's order."""
     reader = Reader(payload)
     return [(read_value(reader, find_type), read_value(reader, find_type)) for _ in range(reader.count(2))]
 
 
 def start_transaction(concurrency: Concurrency, isolation: Isolation, timeout_ms: int) -> Request:
-    """Begin a transaction on this connection; answer: `parse_transaction`."""
+    """Build a request that begins a transaction on its connection; `parse_transaction` reads the answer."""
     writer = Writer().int8(concurrency).int8(isolation).int64(timeout_ms).int8(TypeCode.NULL)
     return Request(Operation.TX_START, bytes(writer.data))
 
 
 def end_transaction(transaction: int, *, commit: bool) -> Request:
-    """Commit a transaction or roll it back; the answer is empty."""
+    """Build a request that commits a transaction or rolls it back; the answer is empty."""
     return Request(Operation.TX_END, bytes(Writer().int32(transaction).bool(commit).data))
 
 
 def within(request: Request, transaction: int) -> Request:
-    """Make a request of this module part of a transaction of the same connection."""
+    """Return a request of this module as part of a transaction on the same connection."""
     cache, operands = request.payload[:4], request.payload[5:]
     head = Writer().raw(cache).int8(_TRANSACTIONAL).int32(transaction)
     return Request(request.operation, b"".join((head.data, operands)))
 
 
 def expiring(request: Request, ttl_ms: int) -> Request:
-    """Let the row that a request of this module writes vanish so long after its last writing."""
+    """Return a write request of this module whose row expires `ttl_ms` after it was last written."""
     cache, operands = request.payload[:4], request.payload[5:]
     head = Writer().raw(cache).int8(_EXPIRING).int64(ttl_ms).int64(ttl_ms).int64(_UNCHANGED)
     return Request(request.operation, b"".join((head.data, operands)))

@@ -1,7 +1,7 @@
 """The layout of a cache's rows: a tree of fields.
 
-A `RowLayout` is what the decoders work from and what an element spec is made of. It is found once (`layout_finder`);
-rows that do not fit it later are an error that names the field, never a guess.
+The decoders and the element specs of datasets are based on a `RowLayout`. `layout_finder` finds it once; later rows
+that do not fit it raise an error that names the field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENUM_CODES = frozenset({TypeCode.ENUM, TypeCode.BINARY_ENUM})
 
 
 class LeafRole(IntEnum):
-    """What a column has of its field."""
+    """What a column holds of its field: the value, a part of it, or where it is null."""
 
     VALUE = 0
     IS_NULL = 1
@@ -36,12 +36,12 @@ class LeafRole(IntEnum):
 
     @property
     def suffix(self) -> str:
-        """What the column's name ends with, behind that of the field."""
+        """The suffix that the column's name adds to the name of the field."""
         return ("", "_is_null", "_keys", "_values", "_null_items", "_null_keys", "_null_values")[self]
 
     @property
     def of_nulls(self) -> LeafRole:
-        """The column that tells of the items of this one whether they are null."""
+        """The role of the column that marks which items of this one are null."""
         return {
             LeafRole.VALUE: LeafRole.NULL_ITEMS,
             LeafRole.MAP_KEYS: LeafRole.NULL_KEYS,
@@ -51,20 +51,21 @@ class LeafRole(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One primitive field: what becomes one column.
+    """A primitive field or a list, which becomes one column.
 
     Attributes:
         path: ("key",), ("val", "pixels"), ("val", "owner", "name"), ...
         code: Type code on the wire.
-        length: Items of an array when all rows have the same, VARIABLE when they differ; 1 for scalars. A list that
-            has a length is an array of arrays that have one.
-        fill: What a null becomes, as the column's item bytes; None makes a null an error.
-        role: IS_NULL tells of the field before it whether that is null, the other NULL_ ones of each of its items.
-        item: What each item of a list is; None where it is none.
-        may_hold_null: Whether an item that is null is 0 where its type has no null, as another column tells of it.
-        member: Of a list of objects, which of their fields the column has, by names that lead to it, and
-        types: those of the objects; of an enum that is text, its own.
-        as_text: Whether the column has each value as text, as `value_texts.text_of` gives it.
+        length: Number of items of an array: the same for all rows, or VARIABLE; 1 for scalars. A list with a fixed
+            length is an array of arrays of fixed length.
+        fill: Replacement for a null, as the bytes of the column's items; None makes a null an error.
+        role: What the column holds of its field. IS_NULL marks where the field of the column before it is null. The
+            NULL_ roles mark which items of that field are null.
+        item: Layout of a list's items; None if the field is not a list.
+        may_hold_null: Whether a null item becomes 0 if its type has no null, because another column marks it.
+        member: For a list of objects, the names that lead to the field of the objects that the column holds.
+        types: For a list of objects, the types of the objects; for an enum as text, the types of the enum.
+        as_text: Whether the column holds values as text, as `value_texts.text_of` returns them.
     """
 
     path: tuple[str, ...]
@@ -90,35 +91,35 @@ class Leaf:
 
     @property
     def is_nullness(self) -> bool:
-        """Whether it tells of the field before it whether that is null."""
+        """Whether the column marks where the field of the column before it is null."""
         return self.role is LeafRole.IS_NULL
 
     @property
     def is_list(self) -> bool:
-        """Whether the field is a list of values that each have their own type in front."""
+        """Whether the field is a list in which each value has its own type code."""
         return self.item is not None
 
     @property
     def innermost(self) -> Leaf:
-        """What the lists in it hold in the end."""
+        """The layout of the innermost items of nested lists; the leaf itself if it is not a list."""
         return self.item.innermost if self.item else self
 
     @property
     def is_text(self) -> bool:
-        """Whether the column holds byte strings: text, UUIDs, byte[] of varying length, and what is text by request."""
+        """Whether the column holds byte strings: text, UUIDs, byte[] of varying length, values with `as_text`."""
         is_bytes = self.code == TypeCode.BYTE_ARRAY and self.length == VARIABLE
         return self.as_text or self.code in _TEXT_CODES or is_bytes
 
     @property
     def ragged_levels(self) -> int:
-        """How many dimensions of a row are as long as it likes, from the first on: of arrays of numbers, and lists."""
+        """The number of leading dimensions of a row whose length varies, for number arrays and lists."""
         if self.item:
             return 1 + self.item.ragged_levels if self.length == VARIABLE else 0
         return int(self.is_array and self.length == VARIABLE and self.code != TypeCode.BYTE_ARRAY)
 
     @property
     def is_ragged(self) -> bool:
-        """Whether each row has as many items in the column as it likes."""
+        """Whether the number of items per row varies."""
         return self.ragged_levels > 0
 
     @property
@@ -128,7 +129,7 @@ class Leaf:
 
     @property
     def is_decimal(self) -> bool:
-        """Whether the column has decimals as reals."""
+        """Whether the column holds decimals as float64."""
         return self.code == TypeCode.DECIMAL and not self.as_text
 
     @property
@@ -148,21 +149,21 @@ class Leaf:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the column, behind the dimensions that are as long as the row likes."""
+        """Shape of one row of the column, without the leading dimensions of varying length."""
         own = (self.length,) if (self.is_array or self.item) and self.length != VARIABLE else ()
         return own + self.item.row_shape if self.item else own
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectNode:
-    """A binary object of one type, or of one of several: a field that its own lacks is null.
+    """A binary object of one or several types. A field that an object's own type lacks is null.
 
-    Without types it is none: its fields, which are no objects, are values that stand one behind the other, as the cells
-    in the answer to a SQL statement. Those that follow one another with one id are columns of one value.
+    A node without types is not an object but a sequence of values, such as the cells of a row in a SQL answer. Its
+    fields are not objects. Consecutive fields with the same id are columns of one value.
 
     Attributes:
-        types: Which those are, by their names.
-        fields: Those of all types, in the types' order.
+        types: The possible types, ordered by name.
+        fields: (field id, layout) of the fields of all types, in the order of the types.
     """
 
     path: tuple[str, ...]
@@ -170,7 +171,7 @@ class ObjectNode:
     fields: tuple[tuple[int, Leaf | ObjectNode], ...]
 
     def type_of(self, type_id: int) -> BinaryType | None:
-        """Find a type by its id."""
+        """Return the type with this id, or None."""
         return next((each for each in self.types if each.type_id == type_id), None)
 
 
@@ -179,18 +180,18 @@ Node = Leaf | ObjectNode
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Key and value of every row of a cache."""
+    """The layout of the key and the value of a cache's rows."""
 
     key: Node
     value: Node
 
     def leaves(self) -> tuple[Leaf, ...]:
-        """All columns, keys first, in the order of the decoders."""
+        """Return all columns, keys first, in the order that decoders use."""
         return (*leaves_of(self.key), *leaves_of(self.value))
 
     @property
     def num_values(self) -> int:
-        """How many values stand behind each key."""
+        """The number of values after each key."""
         if isinstance(self.value, Leaf) or self.value.types:
             return 1
         return len(list(itertools.groupby(field_id for field_id, _ in self.value.fields)))
@@ -202,7 +203,7 @@ class RowLayout:
 
 
 def _arrange(node: Node, supply: Iterator[Any]) -> Any:
-    # Not a closure: one that refers to itself keeps the arrays alive until the garbage collector runs.
+    # Not a closure: a recursive one would keep the arrays alive until the garbage collector runs.
     if isinstance(node, Leaf):
         return next(supply)
     return {child.path[len(node.path)]: _arrange(child, supply) for _, child in node.fields}
@@ -218,7 +219,7 @@ def leaves_of(node: Node) -> Iterator[Leaf]:
 
 
 def has_tensor_form(code: int) -> bool:
-    """Whether values of a type have a column by themselves."""
+    """Return whether values of this type can be a column on their own."""
     return (
         code in SCALARS
         or code in ARRAYS

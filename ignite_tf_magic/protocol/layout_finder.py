@@ -1,4 +1,4 @@
-"""The common layout of sampled rows, by what was seen of them and the cluster's metadata of binary types."""
+"""Finds the common layout of sampled rows, from their contents and the cluster's metadata of binary types."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from ignite_tf_magic.protocol.value_texts import has_text
 
 
 class LayoutFinder:
-    """Collects what sampled rows look like, then gives their common layout.
+    """Examines sampled rows, then finds their common layout.
 
     Attributes:
-        num_rows: Rows that were looked at.
-        left_out: Fields that `layout` has left out, as they have no tensor form, and why.
+        num_rows: Number of rows examined.
+        left_out: Name -> reason, for the fields that `layout` left out because they have no tensor form.
 
     Args:
-        find_type: Gives the cluster's metadata of a binary type.
+        find_type: Returns the cluster's metadata of a binary type.
         fields: Names of the value's fields to keep ("pixels", "owner.name"), as `FieldNames` finds them; None keeps all
             that have a tensor form.
-        fill: Name -> what a null becomes, for fields where a null is otherwise an error.
-        variable: Names of arrays whose length varies, where the sampled rows may not show it.
-        nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null: "mask" means all
-            whose own type has no null and that have no `fill`; names mean those; None means those of "mask" of which a
-            null was seen; "error" means none.
-        as_text: Names of numbers, truths, decimals, enums and times whose columns have texts of them.
-        cells: What stands behind each key where it is no value, but cells one behind the other, as fields of a type.
-        table: The cache's SQL table. Columns that no row has set are null in each; names may be those of its columns.
+        fill: Name -> replacement for nulls, for fields where a null is otherwise an error.
+        variable: Names of arrays whose length varies, in case the sampled rows do not show it.
+        nulls: Which fields get an additional boolean column, NAME_is_null, that marks their nulls. "mask": all fields
+            whose own type has no null and that have no `fill`. Names: these fields. None: the fields of "mask" in which
+            a null was seen. "error": no field.
+        as_text: Names of numbers, booleans, decimals, enums and times whose columns hold text instead.
+        cells: For rows with a sequence of cells instead of a value after the key: a type whose fields are the cells.
+        table: The cache's SQL table. A column that no row has set is null in all rows. Names of fields may be names of
+            its columns.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class LayoutFinder:
 
     @property
     def num_rows(self) -> int:
-        """Rows that were looked at."""
+        """The number of rows examined."""
         return self._seen.num_rows
 
     def add(self, rows: memoryview, num_rows: int) -> None:
-        """Look at the rows of one page.
+        """Examine the rows of one page.
 
         Raises:
             RemoteProtocolError: The page is truncated or corrupted.
@@ -87,12 +88,13 @@ class LayoutFinder:
         self._seen.add(rows, num_rows)
 
     def declared_layout(self) -> RowLayout | None:
-        """Return the layout of a cache without rows, as its SQL table declares it; None where it does not tell.
+        """Return the layout of a cache without rows from its SQL table, or None if the table does not define it.
 
-        Values have the table's columns, and the fields that the cluster knows of their type. Arrays count as varying.
+        Values have the table's columns and the fields that the cluster knows of their type. Arrays have variable
+        length.
 
         Raises:
-            SchemaError: As `layout`.
+            SchemaError: As for `layout`.
         """
         return self.layout() if self._table and self._seen.declare(self._table) else None
 
@@ -100,8 +102,8 @@ class LayoutFinder:
         """Return the common layout of all rows added.
 
         Raises:
-            SchemaError: Rows differ in type, or have a type without a tensor form; or a field that was asked for has,
-                or all have. The message names the field and the way out.
+            SchemaError: The keys or the values have several types, or a type without a tensor form. Or this applies to
+                a requested field, or to all fields. The message names the field and a remedy.
         """
         self._resolve_names()
         self.left_out.clear()
@@ -125,7 +127,7 @@ class LayoutFinder:
 
     def _node(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> Node:
         codes = seen.codes or ({declared} if declared is not None else set())
-        if not self._has_cells:  # in a cell it is a SQL DATE
+        if not self._has_cells:  # in cells, DATE is a SQL DATE
             codes = set(map(_instant_as_timestamp, codes))
         if len(codes) > 1:
             raise SchemaError(
@@ -169,7 +171,7 @@ class LayoutFinder:
         return ObjectNode(path, types, tuple(children))
 
     def _unregistered(self, path: Path, seen: SeenField) -> ObjectNode:
-        """Leave out objects of which nothing names the fields."""
+        """Leave out objects of types that the cluster does not know. Raise SchemaError if it knows some of them."""
         error = SchemaError(f"{full_name(path)} has objects of {_nobody_knows(seen.unregistered)}")
         if seen.types:
             raise error
@@ -178,7 +180,7 @@ class LayoutFinder:
         return ObjectNode(path, types, ())
 
     def _kept(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
-        """Return the columns of a field; none where it has no form and nobody has asked for it."""
+        """Return the columns of a field; none if it has no tensor form and was not requested."""
         try:
             first, *others = self._columns(path, seen, declared)
         except SchemaError as error:
@@ -207,7 +209,7 @@ class LayoutFinder:
         return (self._node(path, seen, declared),)
 
     def _objects(self, path: tuple[str, ...], code: int, seen: SeenField) -> tuple[Leaf, ...]:
-        """Return the columns of the fields that the objects in a list have: NAME_FIELD, and of objects in them."""
+        """Return a column NAME_FIELD for each field of the objects in a list, and of objects nested in these."""
         items = seen.items_of(0)
         self._refuse_fill(path)
         if items.codes != {TypeCode.BINARY_OBJECT}:
@@ -238,7 +240,7 @@ class LayoutFinder:
         return [each for each in self._columns(path, seen, None) if isinstance(each, Leaf)]
 
     def _list(self, path: tuple[str, ...], code: int, role: LeafRole, seen: SeenField) -> tuple[Leaf, ...]:
-        """Return the column of a list's items, and what tells which of them are null, where that is wanted."""
+        """Return the column of a list's items and, if `nulls` asks for it, the column that marks null items."""
         items = seen.items_of(int(role is LeafRole.MAP_VALUES))
         item = self._item(path, code, items)
         own = (*path[:-1], path[-1] + role.suffix)
@@ -258,7 +260,7 @@ class LayoutFinder:
         )
 
     def _item(self, path: tuple[str, ...], code: int, items: SeenField) -> Leaf:
-        """Return what the items of a list are."""
+        """Return the layout of the items of a list."""
         known = ITEMS_OF_LISTS[TypeCode(code)]
         found = set(map(_instant_as_timestamp, items.codes if known is None else {int(known)}))
         name = ".".join(path)
@@ -286,11 +288,11 @@ class LayoutFinder:
 
 
 class _OptionRefused(SchemaError):
-    """What was asked of a field cannot be had: it is not left out for that."""
+    """An option does not suit its field. This raises instead of leaving the field out."""
 
 
 def _paths(path: Path, seen: SeenField) -> Iterator[tuple[Path, SeenField]]:
-    """Yield a field and the fields in it, and what was seen of each."""
+    """Yield the path of a field and of each field in it, with what was seen of it."""
     yield path, seen
     for binary_type in seen.types.values():
         for name, (_, field_id) in binary_type.fields.items():
@@ -298,20 +300,20 @@ def _paths(path: Path, seen: SeenField) -> Iterator[tuple[Path, SeenField]]:
 
 
 def is_named(path: Path, names: Collection[str]) -> bool:
-    """Whether the full name of a field is among names."""
+    """Return whether the full name of a field is one of these names."""
     return full_name(path) in names
 
 
 def text_leaf(leaf: Leaf, enums: Iterable[int] = (), find_type: FindType | None = None) -> Leaf:
-    """Return the column of a field that has its values as text.
+    """Return a column that holds the values of a field as text.
 
     Args:
-        leaf: As it would be.
-        enums: Ids of the types of enums that were seen in it; those of later ones are learnt when they come.
-        find_type: Gives the cluster's metadata of one.
+        leaf: The column without `as_text`.
+        enums: Ids of the enum types seen in the field. Types that occur later are looked up then.
+        find_type: Returns the cluster's metadata of an enum type.
 
     Raises:
-        SchemaError: They have none.
+        SchemaError: The values have no text.
     """
     if not has_text(leaf.code):
         raise _OptionRefused(
@@ -328,7 +330,7 @@ def text_leaf(leaf: Leaf, enums: Iterable[int] = (), find_type: FindType | None 
 
 
 def _together(path: tuple[str, ...], leaves: Iterable[tuple[str, Leaf]]) -> ObjectNode:
-    """Return columns of one value that is no field, by names of their own."""
+    """Return a node of the columns of one value that is not a field, under these names."""
     named = [(0, replace(leaf, path=(*path, name))) for name, leaf in leaves]
     _check_apart(path, named)
     return ObjectNode(path, (), tuple(named))
@@ -339,7 +341,7 @@ def _type_name(binary_type: BinaryType) -> str:
 
 
 def _members(seen: SeenField) -> Iterator[tuple[tuple[str, ...], SeenField]]:
-    """Yield the fields of the objects in a list, and of objects in these, by the names that lead to them."""
+    """Yield (names that lead to the field, what was seen of it) for the fields of a list's objects, also nested."""
     types = tuple(sorted(seen.types.values(), key=lambda each: each.name))
     for name, (_, field_id) in _fields_of(types).items():
         found = seen.fields.get(field_id, SeenField())
@@ -370,7 +372,7 @@ def _nobody_knows(type_ids: Iterable[int]) -> str:
 
 
 def is_kept(wanted: frozenset[str], path: tuple[str, ...]) -> bool:
-    """Whether a field is among those that are wanted, within one of them, or has one within it; all of a key is."""
+    """Return whether a field is wanted, is part of a wanted field, or contains one. Key fields always are wanted."""
     name = full_name(path)
     return path[0] == "key" or any(
         each == name or each.startswith(name + ".") or name.startswith(each + ".") for each in wanted
@@ -378,7 +380,7 @@ def is_kept(wanted: frozenset[str], path: tuple[str, ...]) -> bool:
 
 
 def with_nullness(node: Node, path: tuple[str, ...], nulls: Nulls, *, has_null: bool) -> tuple[Node, ...]:
-    """Return the column of a field, and what tells where that is null, where it is wanted (`LayoutFinder`)."""
+    """Return the column of a field and, if `nulls` asks for it, the column that marks nulls; see `LayoutFinder`."""
     if not isinstance(node, Leaf):
         return (node,)
     is_possible = node.fill is None or isinstance(nulls, frozenset)
@@ -399,7 +401,7 @@ def _fields_of(types: Iterable[BinaryType]) -> dict[str, tuple[int, int]]:
     """Return the type code and id of the fields of several types, by name.
 
     Raises:
-        SchemaError: Fields of one name are told apart by their ids, as a mapper of one's own gives them.
+        SchemaError: Fields of one name have different ids, which custom id mappers can cause.
     """
     fields: dict[str, tuple[int, int]] = {}
     for binary_type in types:
@@ -436,7 +438,7 @@ _WHAT_HAS = {
 
 
 def _instant_as_timestamp(code: int) -> int:
-    """Return the type of a column: a java.util.Date and a timestamp are both an instant, in nanoseconds."""
+    """Return the type code of a column. A java.util.Date counts as a timestamp: both are instants in nanoseconds."""
     return int(TypeCode.TIMESTAMP) if code == TypeCode.DATE else code
 
 
@@ -445,7 +447,7 @@ def _common_length(code: int, lengths: set[int]) -> int:
 
 
 def _common(lengths: set[int]) -> int:
-    """Return the length that all arrays have; empty ones alone tell of none, and TensorFlow dies of columns of them."""
+    """Return the length that all arrays have, else VARIABLE. Length 0 is VARIABLE, too: TensorFlow crashes on it."""
     return next(iter(lengths)) if len(lengths) == 1 and lengths != {0} else VARIABLE
 
 
@@ -454,7 +456,7 @@ def _innermost(items: SeenField) -> SeenField:
 
 
 def _with_innermost(leaf: Leaf, code: int) -> Leaf:
-    """Return lists like a leaf's, but of values of another type."""
+    """Return a list column like this one, but with innermost items of another type."""
     return replace(leaf, item=_with_innermost(leaf.item, code)) if leaf.item else Leaf(leaf.path, code)
 
 
@@ -468,7 +470,10 @@ def _name(code: int) -> str:
 
 
 def fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
-    """Return the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
+    """Return the bytes that replace a null, or None if nothing does.
+
+    Without a `fill` from the user, floats become NaN, and texts and ragged rows become empty.
+    """
     given = fill.get(full_name(leaf.path))
     if leaf.is_text:
         if not isinstance(given, str | bytes | None):

@@ -1,4 +1,4 @@
-"""Layouts of rows as JSON, for other processes and for packed rows."""
+"""Converts row layouts to JSON and back, for other processes and for packed rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ignite_tf_magic.protocol.objects import BinaryType
 
 
 def layout_to_json(layout: RowLayout) -> Any:
-    """Return a layout as values that JSON has; the same for the same layout."""
+    """Return a layout as JSON values. Equal layouts give equal values."""
     return {"key": _node_to_json(layout.key), "val": _node_to_json(layout.value)}
 
 
 def layout_from_json(content: Any) -> RowLayout:
-    """Read what `layout_to_json` gave.
+    """Return the layout that `layout_to_json` converted.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: It is damaged.
+        ValueError, KeyError, TypeError, IndexError: The content is damaged.
     """
     return RowLayout(_node(content["key"], ("key",)), _node(content["val"], ("val",)))
 
@@ -28,7 +28,7 @@ def _node_to_json(node: Node) -> Any:
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
         item = _node_to_json(node.item) if node.item else None
         members = [list(node.member), [_type_to_json(each) for each in node.types]]
-        as_text = [True] if node.as_text else []  # which packed rows of before do not tell
+        as_text = [True] if node.as_text else []  # absent in packed rows of older versions
         return [node.code, node.length, fill, node.role, item, node.may_hold_null, *members, *as_text]
     return {
         "types": [_type_to_json(each) for each in node.types],

@@ -1,6 +1,6 @@
-"""What lists hold, one item behind the other: Java's arrays of objects, collections and maps, also in one another.
+"""Reads the items of lists: Java's object arrays, collections and maps, also nested.
 
-They are read value by value, in Python: nothing else tells where an item begins.
+Python reads them value by value: only reading an item shows where the next one begins.
 """
 
 from __future__ import annotations
@@ -48,18 +48,20 @@ def take_items(
     spans: Sequence[tuple[int, int]],
     known: dict[int, Any] | None = None,
 ) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:
-    """Return what a page's lists hold, and for each ragged level how many items each list of it has; a null has none.
+    """Return the items of a page's lists and, for each ragged level, the number of items of each list.
+
+    A null list has no items.
 
     Args:
-        leaf: Of lists.
-        number: Which one it is, for faults.
-        rows: The page.
-        spans: Where each row has its value, and how many bytes it takes; -1 for null.
-        known: Values of the page that were read, by where they are; more are added.
+        leaf: The column, which is a list.
+        number: The number of the column, for faults.
+        rows: The rows of the page.
+        spans: The (offset, bytes) of each row's value in the page; offset -1 for null.
+        known: The values of the page read so far, by offset. New ones are added.
 
     Raises:
-        RowFault: An item is of another type than those of the leaf, is null where its column has no null, has another
-            length than all others, or is a time that nanoseconds do not reach.
+        RowFault: An item has another type than the leaf, is null in a column without nulls, has another length than
+            all others, or is a time outside the range of int64 nanoseconds.
         RemoteProtocolError: A value is corrupted.
     """
     taking, types = _Taking(leaf), {each.type_id: each for each in leaf.types}
@@ -76,7 +78,7 @@ def take_items(
                 value = _part(leaf, known[start])
         except (
             UnknownObjectSchema
-        ) as error:  # objects of other types than the rows sampled have, or newer ones
+        ) as error:  # an object of a type that the sampled rows lack, or of a newer schema
             raise RowFault(Rule.SCHEMA if error.type_id in types else Rule.TYPE, number, row, start) from None
         except _OtherItemError:
             raise RowFault(Rule.TYPE, number, row, start) from None
@@ -87,13 +89,13 @@ def take_items(
 
 
 _INT32 = struct.Struct("<i").unpack_from
-# Bytes in front of the items, in the order of the wire: a type code, how many, and of a collection its kind.
+# Type code -> bytes before the items: a type code, the number of items and, for a collection, its kind.
 _LIST_HEADS = {int(TypeCode.STRING_ARRAY): 5, int(TypeCode.COLLECTION): 6}
-_STRING_HEAD = 5  # a type code, a length
+_STRING_HEAD = 5  # a type code and a length
 
 
 class _OtherItemError(Exception):
-    """An item of a list of objects is none."""
+    """An item of a list of objects is not an object."""
 
 
 def _part(leaf: Leaf, value: Any) -> Any:
@@ -105,7 +107,7 @@ def _part(leaf: Leaf, value: Any) -> Any:
 
 
 def _member(item: Any, names: Sequence[str]) -> Any:
-    """Return what a field of an object is, or of an object in it; None where there is none."""
+    """Return the value of an object's field, or of a field nested in it; None if it is missing."""
     for name in names:
         if item is None:
             return None
@@ -116,10 +118,10 @@ def _member(item: Any, names: Sequence[str]) -> Any:
 
 
 class _Taking:
-    """The items of a column's lists, one behind the other.
+    """Collects the items of a column's lists, in order.
 
     Attributes:
-        lengths: For each ragged level how many items each of its lists has.
+        lengths: For each ragged level, the number of items of each list.
     """
 
     def __init__(self, leaf: Leaf) -> None:
@@ -141,14 +143,14 @@ class _Taking:
         return column
 
     def put_row(self, value: list[Any] | None) -> Rule | None:
-        """Take a row's list; tells what is wrong with one that is not taken."""
+        """Add the items of a row's list. Return the rule that the list breaks, or None."""
         if value is None and self._leaf.length != VARIABLE:
             self._items.append(np.frombuffer(self._leaf.fill or b"", self._leaf.dtype))
             return None
         return self._put(self._leaf, value, 0)
 
     def put_texts(self, array: memoryview | None) -> bool:
-        """Take a row's array of strings where all of them are there; False leaves it to `put_row`."""
+        """Add a row's strings and return True, or add nothing and return False if `put_row` must read them."""
         if array is None:
             self.lengths[0].append(0)
             return True
@@ -208,7 +210,7 @@ class _Taking:
 
 
 def _texts_of(array: memoryview) -> list[bytes] | None:
-    """Read an array or a collection of strings at once; None where it is none, holds a null, or is damaged."""
+    """Read an array or a collection of strings at once. Return None if it is not one, has a null, or is damaged."""
     data, texts = bytes(array), list[bytes]()
     head = at = _LIST_HEADS.get(data[0], 0) if data else 0
     try:
@@ -226,13 +228,13 @@ def _texts_of(array: memoryview) -> list[bytes] | None:
                 text.decode()
     except (struct.error, IndexError, UnicodeDecodeError):
         return None
-    # Lengths below 0, or beyond the end, do not add up.
+    # With a negative length, or one beyond the end, the sum differs.
     is_whole = at == len(data) == head + _STRING_HEAD * len(texts) + sum(map(len, texts))
     return texts if is_whole else None
 
 
 def _nanos(value: dt.datetime) -> int | None:
-    """Return nanoseconds since 1970; None where an int64 does not hold them."""
+    """Return nanoseconds since 1970, or None if they do not fit into an int64."""
     millis, nanos = instant_of(value) or (0, 0)
     is_there = MIN_MILLIS_AS_NANOS <= millis <= MAX_MILLIS_AS_NANOS
     return millis * 1_000_000 + nanos if is_there else None

@@ -1,4 +1,4 @@
-"""Requests as bytes to send, answers as frozen values: one small function each way per operation.
+"""Builds requests as bytes to send and parses answers into frozen values, with one function each per operation.
 
 Source: Ignite documentation, "Binary Client Protocol", cache configuration, key-value, scan queries;
 partition awareness (IEP-23), node endpoints (IEP-44).
@@ -37,12 +37,12 @@ _NEXT_PAGE = struct.Struct("<i")
 
 
 class Request(NamedTuple):
-    """One operation, by its number, and its payload, ready for `Connection.send`.
+    """The code of an operation and its payload, ready for `Connection.send`.
 
     Attributes:
-        head: Stands before the payload, and
-        tail: follows it, where the node has a feature that makes them part of the operation.
-        feature: That feature.
+        head: Bytes before the payload, for nodes that have `feature`.
+        tail: Bytes after the payload, for nodes that have `feature`.
+        feature: The feature that makes `head` and `tail` part of the operation.
     """
 
     operation: int
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     feature: int | None = None
 
     def for_node(self, features: Collection[int]) -> bytes:
-        """Return the payload as a node with these features reads it."""
+        """Return the payload as a node with these features expects it."""
         return self.head + self.payload + self.tail if self.feature in features else self.payload
 
 
@@ -61,10 +61,10 @@ class QueryField:
     """A field of a cache's SQL table.
 
     Attributes:
-        name: As the binary type has it; with dots for a field of a field.
-        java_type: As "java.lang.Integer", "[B".
-        column: The SQL column of the field. The cluster tells it of each; without it, a cache that is created has one
-            of the name in capitals.
+        name: Name in the binary type; dots lead to nested fields.
+        java_type: Java type, such as "java.lang.Integer" or "[B".
+        column: The SQL column of the field. The cluster returns one for each field. If it is empty when a cache is
+            created, the column is the name in capitals.
     """
 
     name: str
@@ -75,7 +75,7 @@ class QueryField:
 
 @dataclass(frozen=True, slots=True)
 class QueryEntity:
-    """Makes a cache a SQL table. Key and value types are Java or binary type names."""
+    """The SQL table of a cache. Key and value types are names of Java or binary types."""
 
     table: str
     key_type: str
@@ -85,7 +85,7 @@ class QueryEntity:
     value_field: str | None = None
 
     def path_of(self, field: QueryField) -> tuple[str, ...] | None:
-        """Return the path of a field in rows; None where Ignite looks for it in keys and values, row by row."""
+        """Return the path of a field in rows, or None if Ignite looks for it in the key and value of each row."""
         if field.name == self.key_field:
             return ("key",)
         if field.name == self.value_field:
@@ -96,9 +96,9 @@ class QueryEntity:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """Configuration of a cache to create; everything unset is the server's default.
+    """The configuration of a cache. When a cache is created, None means the server's default.
 
-    The defaults are the safe ones: writes wait for all copies, and reads see them.
+    The defaults are safe: writes wait for all copies, and reads see them.
     """
 
     name: str
@@ -112,13 +112,13 @@ class CacheConfig:
 
     @property
     def only_table(self) -> QueryEntity | None:
-        """The SQL table of the cache; None where it has none, or several."""
+        """The SQL table of the cache; None if it has none or several."""
         return self.query_entities[0] if len(self.query_entities) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEndpoints:
-    """A server node: its id, client port, and every address and host name it says it has."""
+    """A server node: its id, its client port, and all addresses and host names that it reports."""
 
     node_id: uuid.UUID
     port: int
@@ -134,12 +134,12 @@ class Topology:
 
 
 class Page(NamedTuple):
-    """Rows of a scan, still encoded: key, value, key, value, ... A tuple, because there are many.
+    """Encoded rows of a scan: key, value, key, value, ... A tuple, because there are many pages.
 
     Attributes:
-        cursor: Id of the open cursor, or None where the answer does not carry it (follow-up pages).
+        cursor: Id of the open cursor, or None if the answer does not carry it (follow-up pages).
         rows: The bytes of the rows only; valid until the transport's buffer is reused.
-        has_more: False when this was the last page; the server has then closed the cursor.
+        has_more: False for the last page; the server has then closed the cursor.
     """
 
     cursor: int | None
@@ -149,17 +149,17 @@ class Page(NamedTuple):
 
 
 def cache_id(name: str) -> int:
-    """Return the id under which requests name a cache."""
+    """Return the id by which requests identify a cache."""
     return java_hash(name)
 
 
 def for_cache(cache: int) -> Writer:
-    """Begin the payload of an operation on a cache, outside of transactions."""
+    """Return a payload that begins an operation on a cache, outside of transactions."""
     return Writer().int32(cache).int8(0)
 
 
 def size(cache: int, peek_modes: Sequence[PeekMode] = (PeekMode.PRIMARY,)) -> Request:
-    """Count the rows of a cache in the whole cluster; answer: `parse_int64`."""
+    """Build a request for the number of rows of a cache in the whole cluster; `parse_int64` reads the answer."""
     writer = for_cache(cache).int32(len(peek_modes))
     for mode in peek_modes:
         writer.int8(mode)
@@ -167,22 +167,22 @@ def size(cache: int, peek_modes: Sequence[PeekMode] = (PeekMode.PRIMARY,)) -> Re
 
 
 def cache_names() -> Request:
-    """List the caches; answer: `parse_names`."""
+    """Build a request for the names of all caches; `parse_names` reads the answer."""
     return Request(Operation.CACHE_GET_NAMES)
 
 
 def destroy_cache(cache: int) -> Request:
-    """Destroy a cache with its rows; the answer is empty."""
+    """Build a request that destroys a cache with its rows; the answer is empty."""
     return Request(Operation.CACHE_DESTROY, bytes(Writer().int32(cache).data))
 
 
 def cache_configuration(cache: int) -> Request:
-    """Read a cache's configuration; answer: `parse_configuration`."""
+    """Build a request for a cache's configuration; `parse_configuration` reads the answer."""
     return Request(Operation.CACHE_GET_CONFIGURATION, bytes(Writer().int32(cache).int8(0).data))
 
 
 def create_cache(config: CacheConfig, *, exist_ok: bool) -> Request:
-    """Create a cache; the answer is empty."""
+    """Build a request that creates a cache; the answer is empty."""
     properties = [_property(0).raw(_text(config.name))]
     properties.append(_property(1).int32(config.mode))
     properties.append(_property(2).int32(config.atomicity))
@@ -237,7 +237,10 @@ def _query_entities(entities: Sequence[QueryEntity]) -> Writer:
 
 
 def partitions(cache: int) -> Request:
-    """Ask which node is primary for which partition, whatever deals keys to them; answer: `parse_partitions`."""
+    """Build a request for the primary node of each partition, whatever affinity function the cache has.
+
+    `parse_partitions` reads the answer.
+    """
     writer = Writer().int32(1).int32(cache)
     every_affinity = bytes(Writer().bool(True).data)
     return Request(
@@ -249,57 +252,60 @@ def partitions(cache: int) -> Request:
 
 
 def node_endpoints() -> Request:
-    """Ask for all server nodes; answer: `parse_topology`."""
+    """Build a request for all server nodes; `parse_topology` reads the answer."""
     return Request(Operation.CLUSTER_GET_NODE_ENDPOINTS, bytes(Writer().int64(-1).int64(-1).data))
 
 
 def heartbeat() -> Request:
-    """Do nothing; the answer's flags tell of topology changes."""
+    """Build a request that does nothing; the flags of its answer report topology changes."""
     return Request(Operation.HEARTBEAT)
 
 
 def cluster_state() -> Request:
-    """Ask whether the cluster is active; answer: `parse_int8` (0 inactive, 1 active, 2 read-only)."""
+    """Build a request for the cluster's state.
+
+    `parse_int8` reads the answer: 0 inactive, 1 active, 2 read-only.
+    """
     return Request(Operation.CLUSTER_GET_STATE)
 
 
 def change_cluster_state(state: int) -> Request:
-    """Activate (1) or deactivate (0) the cluster; the answer is empty."""
+    """Build a request that activates (1) or deactivates (0) the cluster; the answer is empty."""
     return Request(Operation.CLUSTER_CHANGE_STATE, bytes(Writer().int8(state).data))
 
 
 def scan(cache: int, partition: int, page_rows: int, *, local: bool = False) -> Request:
-    """Open a cursor over one partition, or all of them (-1); answer: `parse_first_page`.
+    """Build a request that opens a cursor over one partition, or over all (-1).
 
-    For reading not `local`: a node that is no longer the owner then passes the query on instead of
-    answering with no rows. Sent to the owner, the two cost the same.
+    `parse_first_page` reads the answer. Do not use `local` for reading: with it, a node that no longer owns the
+    partition returns no rows; without it, the node forwards the query. On the owner both cost the same.
     """
     payload = _SCAN.pack(cache, KEEP_BINARY, TypeCode.NULL, page_rows, partition, local)
     return Request(Operation.QUERY_SCAN, payload)
 
 
 def next_page(cursor: int) -> Request:
-    """Read on; answer: `parse_next_page`."""
+    """Build a request for the next page of a scan; `parse_next_page` reads the answer."""
     return Request(Operation.QUERY_SCAN_GET_PAGE, bytes(Writer().int64(cursor).data))
 
 
 def close_cursor(cursor: int) -> Request:
-    """Close a cursor that still has rows; the answer is empty."""
+    """Build a request that closes a cursor that still has rows; the answer is empty."""
     return Request(Operation.RESOURCE_CLOSE, bytes(Writer().int64(cursor).data))
 
 
 def get_binary_type(type_id: int) -> Request:
-    """Ask for a type's fields and schemas; answer: `parse_binary_type`."""
+    """Build a request for a type's fields and schemas; `parse_binary_type` reads the answer."""
     return Request(Operation.GET_BINARY_TYPE, bytes(Writer().int32(type_id).data))
 
 
 def get_type_name(type_id: int) -> Request:
-    """Ask for the name of a Java class by its id; answer: `parse_type_name`."""
+    """Build a request for the name of a Java class by its id; `parse_type_name` reads the answer."""
     return Request(Operation.GET_BINARY_TYPE_NAME, bytes(Writer().int8(_JAVA).int32(type_id).data))
 
 
 def put_binary_type(binary_type: BinaryType) -> Request:
-    """Tell the cluster a type; it merges it with what it knows. The answer is empty."""
+    """Build a request that registers a type, which the cluster merges with what it knows. The answer is empty."""
     writer = Writer().int32(binary_type.type_id)
     write_text(writer, binary_type.name)
     write_text(writer, binary_type.affinity_field)
@@ -322,12 +328,12 @@ def put_binary_type(binary_type: BinaryType) -> Request:
 
 
 def parse_nothing(payload: memoryview) -> None:
-    """Read an answer that says nothing but that it was done."""
+    """Read an empty answer."""
     del payload
 
 
 def parse_bool(payload: memoryview) -> bool:
-    """Read an answer that is one truth value."""
+    """Read an answer that is one boolean."""
     return Reader(payload).bool()
 
 
@@ -360,7 +366,7 @@ def _optional_string(reader: Reader) -> str | None:
 
 
 def parse_configuration(payload: memoryview) -> CacheConfig:
-    """Read the answer of `cache_configuration`, as far as `CacheConfig` goes."""
+    """Read the fields of `CacheConfig` from the answer of `cache_configuration`."""
     reader = Reader(payload)
     if reader.int32() != reader.remaining:
         raise RemoteProtocolError("truncated cache configuration")
@@ -400,7 +406,7 @@ def _entity(reader: Reader) -> QueryEntity:
         read_value(reader)
         reader.take(8)
         fields.append(QueryField(name, java_type, is_key))
-    # The cluster has made one for each field; without, the column has the name's last part.
+    # The cluster has an alias for each field. Without one, the column is the last part of the field's name.
     aliases = {}
     for _ in range(reader.count(2)):
         name = _string(reader)
@@ -428,7 +434,7 @@ def parse_topology(payload: memoryview) -> Topology:
         node_id = _bare_uuid(reader)
         port = reader.int32()
         nodes.append(NodeEndpoints(node_id, port, tuple(_string(reader) for _ in range(reader.count()))))
-    reader.take(16 * reader.count(16))  # Nodes removed since the version asked from; we ask from none.
+    reader.take(16 * reader.count(16))  # Nodes removed since the version in the request, which names none.
     return Topology(version, tuple(nodes))
 
 
@@ -438,10 +444,10 @@ def _bare_uuid(reader: Reader) -> uuid.UUID:
 
 
 def parse_partitions(payload: memoryview, cache: int) -> PartitionMap | None:
-    """Read the answer of `partitions`; None when the server does not list the cache (yet).
+    """Read the answer of `partitions`; None if the server does not list the cache (yet).
 
-    Nodes without `Feature.ALL_AFFINITY_MAPPINGS` tell of a cache whose affinity is not the default as they tell of a
-    replicated one, and do not say at the end whether it is the default.
+    Nodes without `Feature.ALL_AFFINITY_MAPPINGS` describe a cache with a custom affinity function like a replicated
+    cache, and do not send the final flag for the default affinity.
     """
     reader = Reader(payload)
     version = TopologyVersion(reader.int64(), reader.int32())
@@ -459,7 +465,7 @@ def parse_partitions(payload: memoryview, cache: int) -> PartitionMap | None:
 
 
 def _caches(reader: Reader, is_told: bool) -> Iterable[tuple[int, bool]]:
-    """Read caches that are dealt alike, and whether a part of the key alone decides for some keys of them."""
+    """Yield each cache of a group with equal partitions, and whether it has key types with an affinity field."""
     for _ in range(reader.count(4)):
         cache, num_types = reader.int32(), 0
         if is_told:

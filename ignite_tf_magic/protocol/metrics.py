@@ -1,4 +1,4 @@
-"""A node's metrics, by SQL over its system view.
+"""Reads a node's metrics by SQL from its system views.
 
 Source: Ignite documentation, "System Views", METRICS.
 """
@@ -28,19 +28,19 @@ _CONFIGURED = 'SELECT NAME, "VALUE" FROM SYS.CONFIGURATION WHERE NAME LIKE ?'
 _PERSISTENT = "PersistenceEnabled"
 _MAX_ROWS = 1000
 _TIMEOUT_MS = 5000
-# Ignite's own, for its internal caches, metadata and snapshots.
+# Ignite's own regions, for its internal caches, metadata and snapshots.
 _SYSTEM_REGIONS = {"sysMemPlc", "volatileDsMemPlc", "metastoreMemPlc", "TxLog"}
 
 
 def data_regions() -> Request:
-    """Ask a node for the metrics of its data regions; answer: `parse_regions`."""
+    """Build a request for the metrics of a node's data regions; `parse_regions` reads the answer."""
     return sql.execute(
         _STATEMENT, [f"{_PREFIX}%.{name}" for name in _OF_REGIONS], _MAX_ROWS, timeout_ms=_TIMEOUT_MS
     )
 
 
 def parse_regions(payload: memoryview) -> dict[str, dict[str, int]]:
-    """Read the answer: region -> metric -> value, without Ignite's own regions."""
+    """Read the answer of `data_regions`: region -> metric -> value, without Ignite's own regions."""
     regions: dict[str, dict[str, int]] = {}
     for name, value in sql.parse_result(payload).rows:
         region, _, metric = str(name).removeprefix(_PREFIX).rpartition(".")
@@ -50,29 +50,32 @@ def parse_regions(payload: memoryview) -> dict[str, dict[str, int]]:
 
 
 def parse_used_bytes(payload: memoryview) -> int:
-    """Read the answer of `data_regions`: the bytes taken in all of them; 0 where the node does not tell."""
+    """Read the answer of `data_regions`: the bytes used in all regions; 0 if the node reports none."""
     return sum(map(used_bytes, parse_regions(payload).values()))
 
 
 def primary_rows(cache_name: str) -> Request:
-    """Ask a node for the rows of a cache of which it has the primary copy; answer: `parse_primary_rows`."""
+    """Build a request for the number of a cache's rows whose primary copy is on the node.
+
+    `parse_primary_rows` reads the answer.
+    """
     name = f"cache.{cache_name}.OffHeapPrimaryEntriesCount"
     return sql.execute(_ONE, [name], 1, timeout_ms=_TIMEOUT_MS)
 
 
 def parse_primary_rows(payload: memoryview) -> int | None:
-    """Read the answer; None where the node has no such metric."""
+    """Read the answer of `primary_rows`; None if the node has no such metric."""
     rows = sql.parse_result(payload).rows
     return int(rows[0][0]) if rows else None
 
 
 def regions_on_disk() -> Request:
-    """Ask a node which data regions are kept on disk; answer: `parse_regions_on_disk`."""
+    """Build a request for the data regions that a node keeps on disk; `parse_regions_on_disk` reads the answer."""
     return sql.execute(_CONFIGURED, ["DataStorageConfiguration.%"], _MAX_ROWS, timeout_ms=_TIMEOUT_MS)
 
 
 def parse_regions_on_disk(payload: memoryview) -> set[str | None]:
-    """Read the answer: their names; None is the default region, beside its name."""
+    """Read the answer of `regions_on_disk`: names of regions. The default region appears by name and as None."""
     found = dict(sql.parse_result(payload).rows)
     on_disk = [
         name.removesuffix(_PERSISTENT)
@@ -84,18 +87,18 @@ def parse_regions_on_disk(payload: memoryview) -> set[str | None]:
 
 
 def region_of(cache_name: str) -> Request:
-    """Ask a node for the data region of a cache; answer: `parse_region_of`."""
+    """Build a request for the data region of a cache; `parse_region_of` reads the answer."""
     return sql.execute(_REGION, [cache_name], 1, timeout_ms=_TIMEOUT_MS)
 
 
 def parse_region_of(payload: memoryview) -> str | None:
-    """Read the answer: its name; None is the default region."""
+    """Read the answer of `region_of`: the name of the region; None is the default region."""
     rows = sql.parse_result(payload).rows
     return rows[0][0] if rows else None
 
 
 def used_bytes(region: Mapping[str, int]) -> int:
-    """Return the bytes that rows and indexes take in a region: in memory, or on disk where it is kept there."""
+    """Return the bytes that rows and indexes use in a region: on disk if it is kept there, else in memory."""
     allocated = region.get("TotalAllocatedSize", 0)
     if region.get("CheckpointBufferSize"):
         return allocated

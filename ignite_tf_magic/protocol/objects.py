@@ -1,4 +1,4 @@
-"""Binary objects and their types, and how long values are: what reading and writing of values share.
+"""Binary objects, their types, and the lengths of values, for both reading and writing of values.
 
 Source: Ignite documentation, "Binary Client Protocol", data format.
 """
@@ -24,7 +24,7 @@ _RAW_OFFSET_BYTES = 4
 _COMPACT = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER
 _OF_FORM = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER
 
-# Types with a NumPy dtype, and its name.
+# Type code of a scalar -> name of its NumPy dtype.
 SCALARS: dict[int, str] = {
     TypeCode.BYTE: "<i1",
     TypeCode.SHORT: "<i2",
@@ -35,7 +35,7 @@ SCALARS: dict[int, str] = {
     TypeCode.CHAR: "<u2",
     TypeCode.BOOL: "?",
 }
-# Java's byte is signed, but nobody keeps signed bytes in a byte[]: pixels and files are unsigned.
+# Java's byte is signed, but byte[] is read as unsigned, because it usually holds pixels or files.
 ARRAYS: dict[int, str] = {
     TypeCode.BYTE_ARRAY: "<u1",
     TypeCode.SHORT_ARRAY: "<i2",
@@ -71,18 +71,18 @@ ARRAY_CODE_OF_DTYPE: dict[str, TypeCode] = {
 
 @cache
 def dtype_of(code: int) -> np.dtype[Any]:
-    """Return the dtype of a scalar's or an array's type."""
+    """Return the dtype of a scalar or array type code."""
     return np.dtype(SCALARS.get(code) or ARRAYS[code])
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryType:
-    """What the cluster knows of one type of binary objects.
+    """The cluster's metadata of one type of binary objects.
 
     Attributes:
         fields: Field name -> (type code, field id), in the type's order.
-        schemas: Schema id -> field ids in the order in which such an object stores them.
-        enum_names: Of an enum: ordinal -> name.
+        schemas: Schema id -> field ids, in the order in which objects of this schema store them.
+        enum_names: Ordinal -> name, for an enum.
     """
 
     type_id: int
@@ -95,12 +95,12 @@ class BinaryType:
 
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """What the bytes of an object that was read had beside its fields; an object written back is as it was.
+    """How an object that was read was encoded, apart from its fields; it is written back in the same way.
 
     Attributes:
-        type_id: As the object has it, which need not be the hash of a name.
-        field_ids: Likewise of its fields, by their names.
-        flags: Whose type it is, and whether the footer is compact: without field ids.
+        type_id: Type id in the object, which need not be the hash of the type's name.
+        field_ids: Field name -> field id in the object, which need not be the hash of the name.
+        flags: The flags USER_TYPE and COMPACT_FOOTER. A compact footer has no field ids.
     """
 
     type_id: int
@@ -110,13 +110,13 @@ class ObjectForm:
 
 @dataclass(frozen=True, slots=True)
 class BinaryObject:
-    """A complex object, with its fields by name (by "field 0x..." where the type is unknown).
+    """A binary object with its fields by name, or by "field 0x..." if the type is unknown.
 
-    Objects in a circle are the same object in Python, too: look at `fields` instead of comparing them with `==`.
+    Objects that refer to each other in a circle do so in Python, too. Compare their `fields`: `==` recurses endlessly.
 
     Attributes:
-        raw: What its class has written behind the fields, in a form that only the class knows.
-        form: How it was written, of an object that was read.
+        raw: Data that the object's class wrote after the fields, in a format that only the class knows.
+        form: How the object was encoded, if it was read; else None.
     """
 
     type_name: str
@@ -137,11 +137,11 @@ class BinaryObject:
 
 
 class UnknownObjectSchema(RemoteProtocolError):
-    """An object whose type does not tell where such an object has which fields; the cluster may know more by now.
+    """An object has a schema that the metadata of its type lacks. The cluster may know the schema by now.
 
     Attributes:
-        type_id: Of the type.
-        schema_id: Of the schema.
+        type_id: Id of the type.
+        schema_id: Id of the schema.
     """
 
     def __init__(self, type_id: int, schema_id: int) -> None:
@@ -153,22 +153,22 @@ FindType = Callable[[int], BinaryType | None]
 
 
 def java_hash(text: str) -> int:
-    """Hash a string as `java.lang.String.hashCode` does; also the id of a cache of that name."""
+    """Hash a string as `java.lang.String.hashCode` does. The hash of a cache's name is the cache's id."""
     value = 0
     for unit in _utf16_units(text):
         value = (31 * value + unit) & 0xFFFFFFFF
     return _signed(value)
 
 
-@lru_cache(4096)  # asked for each field of each object that is written
+@lru_cache(4096)  # called for each field of each object that is written
 def name_id(name: str) -> int:
-    """Id of a type or field: the hash of its lower-case name."""
+    """Return the id of a type or field: the hash of its lower-case name."""
     return java_hash(name.lower())
 
 
 @lru_cache(1024)
 def schema_id(field_ids: tuple[int, ...]) -> int:
-    """Id of a schema: FNV-1 over the bytes of its field ids."""
+    """Return the id of a schema: FNV-1a over the bytes of its field ids."""
     value = _FNV_OFFSET
     for field_id in field_ids:
         for shift in (0, 8, 16, 24):
@@ -177,7 +177,7 @@ def schema_id(field_ids: tuple[int, ...]) -> int:
 
 
 def array_hash(data: bytes | memoryview) -> int:
-    """Hash bytes as `java.util.Arrays.hashCode` does; the hash of a binary object's fields."""
+    """Hash bytes as `java.util.Arrays.hashCode` does. Binary objects have this hash of their fields in the header."""
     value = 1
     for byte in data:
         value = (31 * value + (byte - 256 if byte > 127 else byte)) & 0xFFFFFFFF
@@ -206,13 +206,13 @@ def object_header(
     """Build the header of an object.
 
     Args:
-        type_id: Its type.
-        field_ids: Of its fields, in stored order.
-        offsets: Where they begin, from the object's start.
-        body_bytes: Bytes of the fields, and of what is raw behind them.
-        body_hash: Their hash.
-        flags: Whose type it is and whether the footer is compact, as in `ObjectForm`.
-        raw_at: Where raw data begins, from the object's start; 0 where there is none.
+        type_id: Id of the type.
+        field_ids: Ids of the fields, in stored order.
+        offsets: Offsets of the fields, from the object's start.
+        body_bytes: Size in bytes of the fields and of the raw data after them.
+        body_hash: Hash of these bytes.
+        flags: The flags USER_TYPE and COMPACT_FOOTER, as in `ObjectForm`.
+        raw_at: Offset of the raw data, from the object's start; 0 if there is none.
     """
     end = HEADER_BYTES + body_bytes
     if field_ids:
@@ -235,7 +235,7 @@ def object_header(
 def object_footer(
     offsets: Sequence[int], field_ids: Sequence[int] = (), *, flags: int = _COMPACT, raw_at: int = 0
 ) -> bytes:
-    """Build a footer: the offsets, as narrow as the last one allows, and the field ids unless it is compact."""
+    """Build a footer: the offsets, only as wide as the last one needs, and the field ids unless it is compact."""
     if not offsets:
         return b""
     width = _offset_width(offsets)
@@ -255,7 +255,7 @@ _WIDTH_FLAG = {1: ObjectFlag.OFFSET_ONE_BYTE, 2: ObjectFlag.OFFSET_TWO_BYTES, 4:
 
 
 def binary_type_of(type_name: str, codes: Mapping[str, int]) -> BinaryType:
-    """Describe a type with one schema: its fields and their type codes, in stored order."""
+    """Return a type with one schema, from the type codes of its fields in stored order."""
     fields = {name: (code, name_id(name)) for name, code in codes.items()}
     field_ids = tuple(field_id for _, field_id in fields.values())
     return BinaryType(name_id(type_name), type_name, fields, {schema_id(field_ids): field_ids})
@@ -280,14 +280,14 @@ class ObjectHeader:
 
     @property
     def form_flags(self) -> int:
-        """Those flags that `ObjectForm` has."""
+        """The flags that `ObjectForm` keeps."""
         return self.flags & _OF_FORM
 
     def raw_range(self, body: memoryview) -> tuple[int, int]:
-        """Return where raw data begins and ends, from the object's start; twice the same where there is none.
+        """Return where raw data begins and ends, from the object's start; both are 0 if there is none.
 
         Raises:
-            RemoteProtocolError: It would lie outside of the object.
+            RemoteProtocolError: The raw data would be outside of the object.
         """
         if not self.flags & ObjectFlag.HAS_RAW_DATA:
             return 0, 0
@@ -300,10 +300,11 @@ class ObjectHeader:
         return start, end
 
     def field_offsets(self, body: memoryview, binary_type: BinaryType | None) -> list[tuple[int, int]]:
-        """List (field id, offset from the object's start) in stored order.
+        """Return (field id, offset from the object's start) of each field, in stored order.
 
         Raises:
-            RemoteProtocolError: The footer is compact and the type does not tell this schema.
+            UnknownObjectSchema: The footer is compact and the type lacks this schema.
+            RemoteProtocolError: The footer is truncated.
         """
         if not self.flags & ObjectFlag.HAS_SCHEMA:
             return []
@@ -324,10 +325,10 @@ class ObjectHeader:
 
 
 def read_header(reader: Reader, start: int) -> ObjectHeader:
-    """Read the header of the binary object whose type code stands at `start`.
+    """Read the header of the binary object whose type code is at `start`.
 
     Raises:
-        RemoteProtocolError: Truncated, or lengths that contradict each other.
+        RemoteProtocolError: The header is truncated, or its lengths contradict each other.
     """
     try:
         _, _, flags, type_id, _, length, schema, footer = _HEADER.unpack_from(reader.view, start)
@@ -364,10 +365,10 @@ VALUES_BEHIND_COUNT = frozenset(
 
 
 def skip_value(reader: Reader, depth: int = 0) -> None:
-    """Move behind one value of any type without looking into it.
+    """Move the reader past one value of any type, without decoding it.
 
     Raises:
-        RemoteProtocolError: As `read_value`.
+        RemoteProtocolError: Truncated bytes, an unknown type code, impossible lengths, or nesting deeper than 64.
     """
     code = reader.int8() & 0xFF
     if depth > 64:
@@ -420,5 +421,5 @@ _AFFINITY_KEY = replace(
     binary_type_of("AffinityKey", {"key": TypeCode.BINARY_OBJECT, "affKey": TypeCode.BINARY_OBJECT}),
     name="org.apache.ignite.cache.affinity.AffinityKey",
 )
-# Ignite's own types, which no cluster tells of.
+# Ignite's own types, whose metadata clusters do not return.
 BUILT_IN_TYPES = {_AFFINITY_KEY.type_id: _AFFINITY_KEY}

@@ -1,6 +1,7 @@
-"""What types the columns of a SQL result have, before there is any row: the thin client protocol does not tell.
+"""Asks for the column types of a SQL result before there is any row.
 
-Ignite's ODBC protocol does, on the same port. Only its handshake and this question are here.
+The thin client protocol cannot report them, but Ignite's ODBC protocol can, on the same port. This module has only its
+handshake and this request.
 Source: OdbcMessageParser, OdbcConnectionContext and OdbcColumnMeta in Ignite's sources.
 """
 
@@ -15,7 +16,7 @@ from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.write_values import write_text
 
 _HANDSHAKE, _DESCRIBE = 1, 11
-_VERSION = (2, 8, 0)  # the first that tells which columns may be NULL
+_VERSION = (2, 8, 0)  # the first that reports which columns may be NULL
 _ODBC_CLIENT = 0
 _NO_NESTED_TRANSACTIONS = 3
 _SETTINGS = ("distributed joins", "join order", "replicated only", "collocated", "lazy", "skip reducer")
@@ -25,14 +26,14 @@ _NEVER_NULL = 0
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
-    """A column of a statement's result, as the node that parsed it knows it.
+    """A column of a statement's result, as the node that parsed the statement describes it.
 
     Attributes:
-        schema: Of its table, as it is written in a statement; empty where it is a column of no table.
-        code: Type code; NULL or OBJECT where it is not known.
-        precision: Of a decimal: its digits.
-        scale: Of a decimal: those behind the point.
-        is_nullable: False where there is no NULL.
+        schema: Schema of the column's table, as written in statements; empty if it is not a table's column.
+        code: Type code; NULL or BINARY_OBJECT if the node does not know the type.
+        precision: Number of digits of a decimal.
+        scale: Number of digits of a decimal after the point.
+        is_nullable: False if the column never has a NULL.
     """
 
     schema: str
@@ -45,7 +46,7 @@ class DeclaredColumn:
 
 
 def hello(username: str | None, password: str | None) -> bytes:
-    """Build the handshake; answer: `is_greeted`."""
+    """Build the handshake; `is_greeted` reads the answer."""
     writer = Writer().int8(_HANDSHAKE)
     for number in _VERSION:
         writer.int16(number)
@@ -58,7 +59,10 @@ def hello(username: str | None, password: str | None) -> bytes:
 
 
 def describe(statement: str) -> bytes:
-    """Ask for the columns of a statement, which is parsed and not carried out; answer: `parse_columns`."""
+    """Build a request for the columns of a statement, which the node parses but does not run.
+
+    `parse_columns` reads the answer.
+    """
     writer = Writer().int8(_DESCRIBE)
     write_text(writer, "PUBLIC")
     write_text(writer, statement)
@@ -70,12 +74,12 @@ def _framed(writer: Writer) -> bytes:
 
 
 def is_greeted(answer: memoryview) -> bool:
-    """Tell whether the node speaks ODBC with us."""
+    """Return whether the node accepted the handshake."""
     return Reader(answer).bool()
 
 
 def parse_columns(answer: memoryview) -> tuple[DeclaredColumn, ...] | None:
-    """Read the columns; none where the statement gives no rows, None where the node could not parse it."""
+    """Return the columns: an empty tuple if the statement has no rows, None if the node could not parse it."""
     reader = Reader(answer)
     if reader.int32():
         return None

@@ -90,10 +90,10 @@ class TypeCode(IntEnum):
     TIME_ARRAY = 37
     BINARY_ENUM = 38
     NULL = 101
-    # Where a value stands that has come before: how many bytes ago.
+    # A reference to an earlier value of the message: how many bytes before.
     HANDLE = 102
     BINARY_OBJECT = 103
-    # Java's own serialisation by Ignite's optimised marshaller; SQL's DATE comes so.
+    # Java serialisation by Ignite's optimised marshaller; also the form of SQL's DATE.
     OPTIMIZED = 254
 
 
@@ -149,7 +149,7 @@ class PeekMode(IntEnum):
 
 
 class EventType(IntEnum):
-    """What happened to a row that a continuous query tells of."""
+    """What happened to a row, in an event of a continuous query."""
 
     CREATED = 0
     UPDATED = 1
@@ -165,7 +165,7 @@ class Concurrency(IntEnum):
 
 
 class Isolation(IntEnum):
-    """What a transaction sees of others."""
+    """Which changes of other transactions a transaction sees."""
 
     READ_COMMITTED = 0
     REPEATABLE_READ = 1
@@ -173,7 +173,7 @@ class Isolation(IntEnum):
 
 
 class CacheMode(IntEnum):
-    """Whether each node holds all rows or its partitions."""
+    """Whether each node holds all rows or only those of its partitions."""
 
     REPLICATED = 1
     PARTITIONED = 2
@@ -194,7 +194,7 @@ class WriteSyncMode(IntEnum):
     PRIMARY_SYNC = 2
 
 
-# What a cache's configuration calls the types of its SQL columns.
+# The names of SQL column types in a cache's configuration.
 JAVA_TYPES = {
     TypeCode.BYTE: "java.lang.Byte",
     TypeCode.SHORT: "java.lang.Short",

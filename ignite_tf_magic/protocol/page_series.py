@@ -1,4 +1,4 @@
-"""Pages that follow one another, as objects for Python and as a table for compiled code."""
+"""Series of pages, as objects for Python and as a table for compiled code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ignite_tf_magic.protocol.messages import Page
 
 
 class PageEntry(ctypes.Structure):
-    """A page as _rows.c knows it: where its rows are, their bytes, how many they are."""
+    """A page in the format of _rows.c: the address, size in bytes and number of its rows."""
 
     _fields_ = [("rows", ctypes.c_void_p), ("num_bytes", ctypes.c_int64), ("num_rows", ctypes.c_int64)]
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesMark:
-    """How far a series was taken."""
+    """A position in a series, to return to."""
 
     entries: bytes
     num_rows: int
@@ -29,13 +29,13 @@ class SeriesMark:
 class PageSeries:
     """A series of pages, from which a decoder takes rows until none are left.
 
-    Taken either page by page (`first`, `drop`) or by the table (`table`, `took`).
+    The decoder takes rows either page by page (`first`, `drop`) or through the table (`table`, `took`).
 
     Args:
-        pages: The pages, in order; or else
-        table: An array of `PageEntry`, whose memory somebody else keeps, and
-        num_pages: how many of its entries belong to the series,
-        num_rows: and how many rows they have.
+        pages: The pages, in order; empty if there is a table.
+        table: An array of `PageEntry`. The caller keeps its memory alive.
+        num_pages: Number of entries of the table that belong to the series.
+        num_rows: Number of rows of these entries.
     """
 
     __slots__ = ("_kept", "_pages", "_table", "num_pages", "num_rows")
@@ -50,41 +50,41 @@ class PageSeries:
         self.num_rows = num_rows or sum([page.num_rows for page in pages])
 
     def table(self) -> Any:
-        """Return the array of `PageEntry`, at least `num_pages` of them."""
+        """Return an array of `PageEntry` with at least `num_pages` entries."""
         if self._table is None:
             self._table, self.num_pages = page_table(self._pages), len(self._pages)
             self._kept, self._pages = self._pages, deque()
         return self._table
 
     def took(self, num_rows: int) -> None:
-        """Note that rows were taken by the table."""
+        """Record that rows were taken through the table."""
         self.num_rows -= num_rows
 
     def mark(self) -> SeriesMark:
-        """Return what leads back to here, as long as rows are taken by the table alone."""
+        """Return the position for `return_to`. It is valid as long as rows are taken only through the table."""
         table = self.table()
         return SeriesMark(ctypes.string_at(table, self.num_pages * ctypes.sizeof(PageEntry)), self.num_rows)
 
     def return_to(self, mark: SeriesMark) -> None:
-        """Put back all rows that were taken since."""
+        """Put back all rows taken since the mark."""
         ctypes.memmove(self._table, mark.entries, len(mark.entries))
         self.num_rows = mark.num_rows
 
     def first(self) -> Page:
-        """Return the page whose turn it is; there is one as long as `num_rows` is not 0."""
+        """Return the next page with rows. There is one as long as `num_rows` is not 0."""
         self._materialise()
         while not self._pages[0].num_rows:
             self._pages.popleft()
         return self._pages[0]
 
     def drop(self, num_rows: int, num_bytes: int) -> None:
-        """Take rows off the first page."""
+        """Remove rows from the beginning of the first page."""
         page = self._pages[0]
         self._pages[0] = page._replace(num_rows=page.num_rows - num_rows, rows=page.rows[num_bytes:])
         self.num_rows -= num_rows
 
     def pages(self) -> list[Page]:
-        """Return all pages of a series of which nothing was taken."""
+        """Return all pages; only for a series from which no row was taken."""
         self._materialise()
         return list(self._pages)
 
@@ -95,18 +95,18 @@ class PageSeries:
 
 
 def page_table(pages: Collection[Page]) -> Any:
-    """Make an array of `PageEntry`; the pages must outlive it."""
+    """Return an array of `PageEntry` for pages, which must outlive it."""
     entries: Any = [(address_of(page.rows), len(page.rows), page.num_rows) for page in pages]
     return (PageEntry * len(entries))(*entries)
 
 
-# Where no bytes are: C may not even add nothing to a null pointer.
+# The address of empty data, because in C even adding 0 to a null pointer is undefined.
 _NOWHERE = ctypes.c_uint8()
 _NOWHERE_ADDRESS = ctypes.addressof(_NOWHERE)
 
 
 def address_of(view: memoryview) -> int:
-    """Tell where bytes are in memory."""
+    """Return the memory address of the bytes of a view."""
     if not len(view):
         return _NOWHERE_ADDRESS
     if view.readonly:

@@ -1,6 +1,6 @@
-"""One Ignite value -> one Python value, which `write_values` writes as it was.
+"""Reads an Ignite value as a Python value, which `write_values` writes back unchanged.
 
-What it is in Python: `typed_values`, BinaryObject, NumPy's arrays of numbers, and Python's own types.
+The Python values are those of `typed_values`, BinaryObject, NumPy arrays of numbers, and plain Python types.
 Source: Ignite documentation, "Binary Client Protocol", data format.
 """
 
@@ -51,13 +51,13 @@ def read_value(reader: Reader, find_type: FindType | None = None, depth: int = 0
     """Read one value with its type code.
 
     Args:
-        reader: Positioned at the type code; afterwards behind the value.
-        find_type: Gives the type of a binary object, to name its fields.
-        depth: Nesting so far; objects nested deeper than 64 are refused as corrupted.
+        reader: A reader at the type code; it is moved past the value.
+        find_type: Returns the type of a binary object by type id, to name its fields.
+        depth: Nesting depth so far. Values nested deeper than 64 count as corrupted.
 
     Raises:
-        RemoteProtocolError: Truncated bytes, an unknown type code, or senseless lengths.
-        UnknownObjectSchema: `find_type` does not tell where an object has its fields.
+        RemoteProtocolError: Truncated bytes, an unknown type code, or impossible lengths.
+        UnknownObjectSchema: `find_type` does not know the schema of an object.
     """
     return _ValueReading(find_type).value(reader, depth)
 
@@ -69,11 +69,11 @@ def uuid_from_wire(raw: bytes | memoryview) -> uuid.UUID:
 
 
 class _ValueReading:
-    """Reads values of one message, which may refer back to values that have come before."""
+    """Reads the values of one message. A value may refer to an earlier one."""
 
     def __init__(self, find_type: FindType | None) -> None:
         self._find = find_type
-        self._read: dict[int, Any] = {}  # by the place of the type code
+        self._read: dict[int, Any] = {}  # by the offset of the type code
 
     def value(self, reader: Reader, depth: int) -> Any:
         if depth > _MAX_DEPTH:
@@ -96,7 +96,7 @@ class _ValueReading:
         return read(self, reader, code, depth + 1)
 
     def _all_of(self, made: list[Any], start: int, reader: Reader, size: int, depth: int) -> Any:
-        """Fill a list that what it holds may refer to."""
+        """Fill a list. It is registered before it is filled, because its items may refer to it."""
         self._read[start] = made
         for _ in range(size):
             made.append(self.value(reader, depth))
@@ -152,7 +152,7 @@ class _ValueReading:
         place = here - reader.int32()
         if not 0 <= place < here:
             raise RemoteProtocolError(f"corrupted message: offset {here} refers to offset {place}")
-        if place not in self._read:  # in front of where reading began: a part of an object is looked at
+        if place not in self._read:  # before the place where reading began, in a part of an object
             return self.value(Reader(reader.view, place), depth)
         return self._read[place]
 
@@ -162,7 +162,7 @@ class _ValueReading:
         view = reader.view[: start + header.length]
         body = view[start:]
         type_id, type_name = header.type_id, None
-        if type_id == 0:  # of a class that the cluster has not met; its name stands in front of the fields
+        if type_id == 0:  # the cluster does not know the class: its name comes before the fields
             type_name = _text(Reader(view, start + HEADER_BYTES))
             type_id = name_id(type_name)
         binary_type = self._find(type_id) if self._find else None
@@ -194,7 +194,7 @@ def _scalar(reader: Reader, code: int) -> Any:
 
 
 def _class_of(reader: Reader) -> tuple[int, str | None]:
-    """Read the id of a type, and the name of the class where it has none."""
+    """Read the id of a type or, if it is 0, the name of the class."""
     type_id = reader.int32()
     return (type_id, None) if type_id else (0, _text(reader))
 
@@ -215,7 +215,7 @@ def _inside(offset: int, size: int) -> int:
 
 
 def _optimized(reader: Reader) -> SqlDate | JavaSerialized:
-    """Read a java.sql.Date; anything else that Java serialised stays bytes."""
+    """Read a java.sql.Date. Other values serialised by Java stay bytes."""
     raw = reader.take(reader.count())
     if len(raw) != SQL_DATE_BYTES or bytes(raw[:5]) != SQL_DATE_HEAD:
         return JavaSerialized(raw)

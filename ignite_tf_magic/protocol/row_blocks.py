@@ -1,4 +1,4 @@
-"""Rows of varying length, encoded as a block: cells of each column first, then all of them put in place by NumPy."""
+"""Encodes rows of varying length as one block: encodes the cells column by column, then places them with NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FLAGS = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER | ObjectFlag.HAS_SCHEM
 
 @dataclass(frozen=True, slots=True)
 class EncodedCells:
-    """Encoded items of a column, one behind the other, and the bytes of each."""
+    """The encoded items of a column in order, and the size of each in bytes."""
 
     data: NDArray[np.uint8]
     lengths: NDArray[np.int64]
@@ -48,8 +48,8 @@ def cells_of(column: NDArray[np.generic], nulls: NDArray[np.bool_] | None = None
     """Encode the items of a column.
 
     Args:
-        column: As `RowEncoder` takes it.
-        nulls: Items that are null, whatever stands in their place.
+        column: A column as in `RowEncoder`.
+        nulls: Mask of the items that are null; the column's items there are ignored.
 
     Raises:
         LocalProtocolError: An item has no Ignite form.
@@ -80,7 +80,7 @@ def cells_of(column: NDArray[np.generic], nulls: NDArray[np.bool_] | None = None
 
 
 def head_of(column: NDArray[np.generic]) -> bytes:
-    """Return what stands in front of a column's bytes in each row: the type code, and an array's length."""
+    """Return the bytes before a column's value in each row: the type code and, for an array, its length."""
     if column.dtype == wire_dtype():
         return bytes([TypeCode.TIMESTAMP])
     if column.ndim == 1:
@@ -100,13 +100,13 @@ def _objects(column: NDArray[np.generic], nulls: NDArray[np.bool_] | None) -> En
 def encode_block(
     type_name: str, field_names: Sequence[str], keys: EncodedCells, fields: Sequence[EncodedCells]
 ) -> NDArray[np.uint8]:
-    """Return rows as key, object, key, object, ...: each object as `write_object` writes it.
+    """Return rows as key, object, key, object, ...: each object as `write_value` writes it.
 
     Args:
-        type_name: Of the objects.
-        field_names: Names of the fields, of which there is at least one.
-        keys: Of the rows.
-        fields: EncodedCells of the fields, in the order of their names.
+        type_name: Type name of the objects.
+        field_names: Names of the fields; at least one.
+        keys: Encoded keys of the rows.
+        fields: Encoded items of each field, in the order of the names.
     """
     offsets = HEADER_BYTES + np.cumsum(
         [np.zeros(len(keys.lengths), np.int64), *(each.lengths for each in fields)], 0
@@ -139,7 +139,7 @@ def _put(block: NDArray[np.uint8], starts: NDArray[np.int64], cells: EncodedCell
 
 
 def _places(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of all bytes of pieces that begin there."""
+    """Return the index of every byte of pieces with these starts and lengths."""
     before = np.cumsum(lengths) - lengths
     places: NDArray[np.int64] = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
     return places

@@ -1,7 +1,7 @@
-"""The fields of a row one by one, each with its exact value and whatever its type: for looking at a cache.
+"""Reads the fields of single rows with their exact values and any types, for inspecting a cache.
 
-Training data goes through `columns`, which wants one type per field. Values are those of `sql_cells`, so that a time
-keeps its nanoseconds and a decimal its digits.
+Training data goes through `columns`, which needs one type per field. Values are those of `sql_cells`: times keep their
+nanoseconds, and decimals their digits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RowField:
     """One field of one row.
 
     Attributes:
-        code: Type code; NULL where there is no value.
-        value: As `sql_cells.read_cell` gives it; None of an object whose type the cluster does not know.
+        code: Type code; NULL if there is no value.
+        value: The value as `sql_cells.read_cell` returns it; None for an object whose type the cluster does not know.
     """
 
     code: int
@@ -37,7 +37,7 @@ class RowField:
 
     @property
     def java_class_id(self) -> int | None:
-        """The id of the class of a value that Java has serialised, and nobody can read here; None of other values."""
+        """The class id of a value serialised by Java, which cannot be decoded here; None for other values."""
         if self.code != TypeCode.OPTIMIZED or not isinstance(self.value, bytes):
             return None
         raw = self.value[_CLASS_ID_AT:_MIN_SERIALISED_BYTES]
@@ -49,9 +49,9 @@ class RowFields:
     """One row.
 
     Attributes:
-        types: What its key and its value are, in words: the name of a binary type, else that of the type.
-        fields: By their paths: ("key",), ("val", "pixels"), ("val", "owner", "name"), ... A field of the type that the
-            row does not have is null.
+        types: Readable types of the key and the value: the name of a binary type, else as in `type_name`.
+        fields: Path -> field: ("key",), ("val", "pixels"), ("val", "owner", "name"), ... A field of the type that the
+            row lacks is null.
     """
 
     types: tuple[str, str]
@@ -62,7 +62,7 @@ def read_row(row: memoryview, find_type: FindType) -> RowFields:
     """Read the key and the value of a row.
 
     Raises:
-        RemoteProtocolError: Truncated bytes, an unknown type code, or senseless lengths.
+        RemoteProtocolError: Truncated bytes, an unknown type code, or impossible lengths.
     """
     reader = Reader(row)
     fields: dict[Path, RowField] = {}
@@ -76,7 +76,7 @@ def read_row(row: memoryview, find_type: FindType) -> RowFields:
 
 
 def type_name(code: int) -> str:
-    """Name a type as people do: "long", "byte array", "date"."""
+    """Return the readable name of a type: "long", "byte array", "date"."""
     known = _NAMES.get(TypeCode(code)) if code in tuple(TypeCode) else f"type code {code}"
     return known or TypeCode(code).name.lower().replace("_", " ")
 
@@ -116,7 +116,7 @@ def _type_of(view: memoryview, start: int, find_type: FindType) -> str:
 
 
 def _unwrapped(view: memoryview, start: int) -> tuple[memoryview, int, int]:
-    """Look into the wrapping of a value; gives where the value stands, and its type code."""
+    """Unwrap a value. Return the view that holds it, its offset there, and its type code."""
     while (code := Reader(view, start).int8() & 0xFF) == TypeCode.WRAPPED_OBJECT:
         reader = Reader(view, start + 1)
         view = reader.take(reader.count())

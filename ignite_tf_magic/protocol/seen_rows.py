@@ -1,4 +1,4 @@
-"""What sampled rows look like: the type codes, lengths and nulls of each field, from which a layout is made."""
+"""Collects the type codes, lengths and nulls of each field of sampled rows; `layout_finder` makes a layout of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ignite_tf_magic.protocol.objects import (
 from ignite_tf_magic.protocol.ops import CODE_OF_JAVA_TYPE, TypeCode
 from ignite_tf_magic.protocol.times import SQL_DATE_HEAD
 
-SERIALISED = -TypeCode.OPTIMIZED  # by Java, and no java.sql.Date
-# Of lists whose items each have their type in front: what that is, where the list's own type says so.
+SERIALISED = -TypeCode.OPTIMIZED  # serialised by Java, but not a java.sql.Date
+# Type codes of lists whose items each have a type code -> that code, or None if the list's type does not determine it.
 ITEMS_OF_LISTS = {
     TypeCode.STRING_ARRAY: TypeCode.STRING,
     TypeCode.UUID_ARRAY: TypeCode.UUID,
@@ -38,10 +38,10 @@ _ITEMS_LOOKED_AT = 1000
 
 @dataclass(slots=True)
 class SeenField:
-    """What was seen of one field: type codes, array lengths, nulls, types of enums, its own fields if an object.
+    """What was seen of one field: nulls, type codes, array lengths, types and fields of objects, types of enums.
 
     Attributes:
-        unregistered: Ids of the types of objects that the cluster does not know; nothing names their fields.
+        unregistered: Ids of object types that the cluster does not know; the names of their fields are unknown.
     """
 
     has_null: bool = False
@@ -55,22 +55,22 @@ class SeenField:
     unregistered: set[int] = field(default_factory=set)
 
     def items_of(self, number: int) -> SeenField:
-        """What was seen of the items of a list; of a map those of the keys are 0, those of the values 1."""
+        """Return what was seen of the items of a list. In a map, number 0 is the keys and 1 the values."""
         self.items += [SeenField() for _ in range(number + 1 - len(self.items))]
         return self.items[number]
 
 
 class SeenRows:
-    """Collects what sampled rows look like.
+    """Examines sampled rows and collects what it sees of their fields.
 
     Attributes:
         key: What was seen of the keys.
         value: What was seen of the values.
-        num_rows: Rows that were looked at.
+        num_rows: Number of rows examined.
 
     Args:
-        find_type: Gives the cluster's metadata of a binary type.
-        cells: What stands behind a key where it is no value, but cells one behind the other, as fields of a type.
+        find_type: Returns the cluster's metadata of a binary type.
+        cells: For rows with a sequence of cells instead of a value after the key: a type whose fields are the cells.
     """
 
     def __init__(self, find_type: FindType, cells: BinaryType | None = None) -> None:
@@ -83,7 +83,7 @@ class SeenRows:
             self.value.types[cells.type_id] = cells
 
     def add(self, rows: memoryview, num_rows: int) -> None:
-        """Look at the rows of one page.
+        """Examine the rows of one page.
 
         Raises:
             RemoteProtocolError: The page is truncated or corrupted.
@@ -99,7 +99,7 @@ class SeenRows:
         self.num_rows += num_rows
 
     def declare(self, table: QueryEntity) -> bool:
-        """Note what a SQL table declares of a cache without rows; returns whether that is all of a row."""
+        """Record what a SQL table declares of a cache without rows. Return whether it declares complete rows."""
         if any(column.java_type not in CODE_OF_JAVA_TYPE for column in table.fields):
             return False
         for seen, type_name in ((self.key, table.key_type), (self.value, table.value_type)):
@@ -154,7 +154,7 @@ class SeenRows:
             seen.fields.setdefault(field_id, SeenField()).has_null = True
 
     def _note_items(self, reader: Reader, seen: SeenField) -> None:
-        """Look at a list's items, in turn at keys and values in a map; the reader is behind the last one looked at."""
+        """Examine the first items of a list, or keys and values of a map. Move the reader past those examined."""
         code = reader.int8()
         if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY) and reader.int32() == 0:
             skip_value(reader)  # the name of the items' class
@@ -169,7 +169,7 @@ class SeenRows:
 
 
 def with_declared(find_type: FindType, table: QueryEntity | None) -> FindType:
-    """Return what finds types with the columns that a SQL table declares: rows may not have set them yet."""
+    """Return a `find_type` that adds the columns of a SQL table to types, because rows may not have set them yet."""
     if table is None:
         return find_type
     declared = {

@@ -1,4 +1,4 @@
-"""SQL statements and the rows that come back, as requests and answers.
+"""SQL statements as requests, and their rows as answers.
 
 Source: Ignite documentation, "Binary Client Protocol", SQL and scan queries.
 """
@@ -27,12 +27,12 @@ _UPDATE_BATCH_ROWS = 1  # Ignite's default
 
 @dataclass(frozen=True, slots=True)
 class SqlPage:
-    """Rows of a statement's result.
+    """A page of rows of a statement's result.
 
     Attributes:
-        cursor: Under which there are more rows, or None.
-        names: Of the columns, where the statement asked for them.
-        cells: Of the rows.
+        cursor: Id of the cursor for more rows, or None if there are none.
+        names: Names of the columns, if the request asked for them.
+        cells: The cells of the rows.
     """
 
     cursor: int | None
@@ -41,7 +41,7 @@ class SqlPage:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows, of which none holds an object with fields."""
+        """The rows as tuples. Their cells must not be objects with fields."""
         return self.cells.rows()
 
 
@@ -55,17 +55,17 @@ def execute(
     local: bool = False,
     partitions: Sequence[int] | None = None,
 ) -> Request:
-    """Run a statement; answer: `parse_result`.
+    """Build a request that runs a statement; `parse_result` reads the answer.
 
     Args:
-        statement: With a `?` for each of `args`.
-        args: Values as `objects` writes them. Dates and times of day go as text, which
-            means the same in every zone a node may run in.
-        page_rows: Rows of an answer.
-        with_names: Whether the answer has the columns' names.
-        timeout_ms: After which the node ends the statement; 0 is never.
-        local: Over the rows of which the node that is asked has the primary copy.
-        partitions: Over the rows of these alone; a node without `Feature.QUERY_PARTITIONS` reads all.
+        statement: The statement, with a `?` for each of `args`.
+        args: Values that `write_value` accepts. Dates and times of day are sent as text, which means the same in
+            every time zone of a node.
+        page_rows: Number of rows per answer.
+        with_names: Whether the answer has the names of the columns.
+        timeout_ms: Milliseconds after which the node ends the statement; 0 means never.
+        local: Whether to read only rows whose primary copy is on the node that gets the request.
+        partitions: Read only these partitions. A node without `Feature.QUERY_PARTITIONS` reads all.
     """
     writer = Writer().int32(0).int8(0).int8(TypeCode.NULL).int32(page_rows).int32(-1)
     write_value(writer, statement)
@@ -91,12 +91,15 @@ def execute(
 
 
 def next_rows(cursor: int) -> Request:
-    """Read on; answer: `parse_rows`. Behind the last rows the node closes the cursor."""
+    """Build a request for the next rows; `parse_rows` reads the answer.
+
+    The node closes the cursor after the last rows.
+    """
     return Request(Operation.QUERY_SQL_FIELDS_GET_PAGE, bytes(Writer().int64(cursor).data))
 
 
 def parse_result(payload: memoryview, *, with_names: bool = True) -> SqlPage:
-    """Read the answer of `execute`. The page's cells stay where they are: `payload` has to."""
+    """Read the answer of `execute`. The page's cells refer to `payload`, which must not change."""
     reader = Reader(payload)
     cursor = reader.int64()
     num_columns = reader.count() if with_names else reader.int32()
@@ -105,9 +108,9 @@ def parse_result(payload: memoryview, *, with_names: bool = True) -> SqlPage:
 
 
 def parse_first_page(payload: memoryview, num_columns: int) -> Page:
-    """Read the answer of `execute` without names as a page of rows of so many cells, which stay encoded.
+    """Read the answer of `execute` without names as a page of encoded rows with `num_columns` cells each.
 
-    Pages behind it are those of a scan (`messages.parse_next_page`).
+    `messages.parse_next_page` reads the pages after it.
     """
     try:
         cursor, found, num_rows = _FIRST_PAGE.unpack_from(payload)
@@ -119,7 +122,7 @@ def parse_first_page(payload: memoryview, num_columns: int) -> Page:
 
 
 def parse_rows(payload: memoryview, page: SqlPage) -> SqlPage:
-    """Read the answer of `next_rows`; `page` is the one before."""
+    """Read the answer of `next_rows`; `page` is the page before it."""
     return _page(Reader(payload), page.cursor, page.names, page.cells.num_columns)
 
 
@@ -132,7 +135,7 @@ def _page(reader: Reader, cursor: int | None, names: tuple[str, ...], num_column
 
 def _write_argument(writer: Writer, value: Any) -> None:
     if isinstance(value, dt.time):
-        millis_of_time(value)  # a node would cut off what its TIME has not, and say nothing
+        millis_of_time(value)  # raises for what TIME cannot hold: a node would silently cut it off
     if isinstance(value, dt.time) or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
         write_value(writer, value.isoformat())
     else:

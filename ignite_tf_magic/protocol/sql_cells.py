@@ -1,8 +1,9 @@
-"""The cells of a SQL result, column by column.
+"""Reads the cells of a SQL result column by column.
 
-In an answer the cells of a row stand one behind the other, each with its type code. They are found first, by the
-compiled library where it was built; then each column is taken out as one array. What a cell becomes: a timestamp is a
-numpy.datetime64 in UTC (`times.to_datetime64`), a DATE a date, a TIME a time, a CHAR a str; the rest as in `objects`.
+In an answer, the cells of a row follow one another, each with its type code. `Cells` first finds where they begin, with
+the compiled library if it was built, and then extracts each column as one array. A timestamp or java.util.Date becomes
+a numpy.datetime64 in UTC (`times.to_datetime64`), a SQL DATE a date, a TIME a time, a CHAR a str, and a number an int
+or a float. Other values are as in `read_values`.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class CellColumn:
     """The cells of one column.
 
     Attributes:
-        code: Type code of its cells; NULL if there is none but NULLs, 0 if they are of several types.
-        values: Numbers and booleans in their dtype; timestamps as datetime64[ns], where all fit; else objects. What
-            stands where there is a NULL means nothing.
-        nulls: Where there is a NULL.
+        code: Type code of the cells; NULL if all are NULL, 0 if they have several types.
+        values: Numbers and booleans in their dtype; timestamps as datetime64[ns] if all fit; else objects. Values of
+            NULL cells are meaningless.
+        nulls: Mask of the NULL cells.
     """
 
     code: int
@@ -60,7 +61,7 @@ class CellColumn:
     nulls: NDArray[np.bool_]
 
     def to_list(self) -> list[Any]:
-        """Return the cells as Python's values, and None."""
+        """Return the cells as Python values: None for NULL, numpy.datetime64 for timestamps."""
         is_moment = self.values.dtype.kind == "M"
         found = list(self.values) if is_moment else self.values.tolist()
         for row in np.flatnonzero(self.nulls).tolist():
@@ -68,7 +69,7 @@ class CellColumn:
         return found
 
     def first(self, num_rows: int | None) -> CellColumn:
-        """Return the first cells; None is all of them."""
+        """Return the first `num_rows` cells; None means all."""
         return CellColumn(self.code, self.values[:num_rows], self.nulls[:num_rows])
 
 
@@ -76,7 +77,7 @@ class Cells:
     """The cells of some rows.
 
     Args:
-        data: The bytes of the cells, and what stands behind them.
+        data: The bytes of the cells; others may follow.
     """
 
     def __init__(self, data: memoryview, num_rows: int, num_columns: int) -> None:
@@ -94,7 +95,7 @@ class Cells:
         ]
 
     def typed_rows(self, find_type: FindType | None = None) -> list[tuple[Any, ...]]:
-        """Return the cells row by row, as values that know their Java type, so that a key can be sent back."""
+        """Return the cells row by row, as values that keep their Java type: a key can be sent back unchanged."""
         reader = Reader(self._data)
         return [
             tuple(read_value(reader, find_type) for _ in range(self.num_columns))
@@ -102,7 +103,7 @@ class Cells:
         ]
 
     def column(self, index: int, find_type: FindType | None = None) -> CellColumn:
-        """Return the cells of one column; the same values as in `rows`."""
+        """Return the cells of one column, with the same values as in `rows`."""
         starts = np.ascontiguousarray(self._starts[:, index])
         codes = np.frombuffer(self._data, np.uint8)[starts]
         nulls = codes == TypeCode.NULL
@@ -153,10 +154,10 @@ class Cells:
 
 
 def join(parts: Sequence[CellColumn]) -> CellColumn:
-    """Put together the cells of one column from several answers, of which there is at least one."""
+    """Concatenate the cells of one column from several answers; at least one."""
     codes = {part.code for part in parts} - {TypeCode.NULL}
     if len(codes) > 1 and codes <= {*_INTEGERS}:
-        codes = {max(codes)}  # the widest of them
+        codes = {max(codes)}  # the widest type
     code = codes.pop() if len(codes) == 1 else _MIXED if codes else int(TypeCode.NULL)
     dtype = dtype_of(code) if code in _NUMBERS else np.dtype(object)
     if code == TypeCode.TIMESTAMP and all(
@@ -175,7 +176,7 @@ def join(parts: Sequence[CellColumn]) -> CellColumn:
 
 
 def read_cell(reader: Reader, find_type: FindType | None = None) -> Any:
-    """Read one cell; the reader is behind it afterwards."""
+    """Read one cell and move the reader past it."""
     code = reader.view[reader.position] if reader.remaining else 0
     if code == TypeCode.TIMESTAMP:
         reader.int8()
@@ -209,7 +210,7 @@ def _starts(data: memoryview, num_values: int) -> NDArray[np.int64]:
         starts[:] = 0
     reader = Reader(
         data
-    )  # also what the library does not know, as references between values, or says what is wrong
+    )  # also reads what the library cannot, such as references between values, and reports errors
     for index in range(num_values):
         skip_value(reader)
         starts[index + 1] = reader.position
@@ -217,7 +218,7 @@ def _starts(data: memoryview, num_values: int) -> NDArray[np.int64]:
 
 
 def _pieces(data: memoryview, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Take out what stands at each offset."""
+    """Return the item of this dtype at each offset."""
     compiled = library()
     if compiled is None:
         at = offsets[:, None] + np.arange(dtype.itemsize)

@@ -1,8 +1,8 @@
-"""A sweep: partitions that are one page each, read one after another with little work for each of them.
+"""A sweep: reads partitions that are one page each, one after another, with little work for each.
 
-A small cache has 1,024 partitions of a few rows, and what Python does for one page takes longer than moving
-its rows. Here all requests are encoded at once, and compiled code cuts what is received into pages and puts
-them in order, whatever the order of the answers. Pages stay in the receive buffer until they were used.
+A small cache has 1,024 partitions of a few rows, and Python's work for one page takes longer than moving its
+rows. A sweep encodes all requests at once. Compiled code cuts the received bytes into pages and puts them in
+order, whatever the order of the answers. Pages stay in the receive buffer until they are used.
 
     sweep = Sweep(library, cache, expected, ...)
     while not sweep.is_done:
@@ -10,8 +10,8 @@ them in order, whatever the order of the answers. Pages stay in the receive buff
         sweep.received(transport.receive_into(sweep.space()))
         outcome = sweep.take()
 
-Knows no socket. What does not fit, such as a partition that has grown, ends the sweep; the general way of
-reading, `client.owner_scan`, goes on from there. Both give the same rows; a test compares.
+A sweep uses no socket. Anything that does not fit, such as a partition that has grown, ends it. The general
+reader, `client.owner_scan`, then continues from there. Both give the same rows; a test compares them.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class _CSweep(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of partitions that are one page each; arrays of int64, one item per partition.
+    """The expected sizes of partitions that are one page each: int64 arrays with one item per partition.
 
     Attributes:
-        rows: Rows when they were read last; UNREAD where they were not.
-        num_bytes: Bytes to reckon with.
-        page_rows: Rows to ask for at once, at least `rows`.
+        rows: Number of rows when the partition was last read; UNREAD if it was not.
+        num_bytes: Expected number of bytes.
+        page_rows: Number of rows to request, at least `rows`.
     """
 
     partitions: NDArray[np.int64]
@@ -94,12 +94,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class SweptSeries:
-    """Pages whose turn it was.
+    """The next pages in the order of the partitions.
 
     Attributes:
-        first: Index of the first one's partition in `Expected.partitions`.
+        first: Index of the first page's partition in `Expected.partitions`.
         series: The pages; valid until the next `Sweep.space`.
-        as_expected: Whether all have the rows expected, and no more bytes.
+        as_expected: Whether each page has the expected number of rows and no more bytes than expected.
     """
 
     first: int
@@ -109,20 +109,20 @@ class SweptSeries:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """The partition whose turn it is has become more than one page: the sweep cannot go on."""
+    """The next partition has grown to more than one page: the sweep cannot continue."""
 
 
 class Sweep:
     """The state of a sweep; see the module's docstring for its use.
 
     Args:
-        library: _rows.c; see `walk_compiled.library`.
+        library: The compiled _rows.c, from `walk_compiled.library`.
         cache: Id of the cache.
-        expected: What to read, in this order.
-        first_id: Request id of the first partition; the others follow.
-        max_asked: Most pages asked for and not yet taken.
-        max_bytes: Most bytes expected of them, unless one alone is larger.
-        buffer: Gives memory to receive into, of at least the size asked for.
+        expected: The partitions to read, in this order.
+        first_id: Request id of the first partition; the others have the ids after it.
+        max_asked: Maximum number of pages that are requested and not yet taken.
+        max_bytes: Maximum number of bytes expected of these pages, unless a single page is larger.
+        buffer: Returns memory to receive into, of at least the requested size in bytes.
     """
 
     def __init__(
@@ -162,26 +162,26 @@ class Sweep:
 
     @property
     def num_taken(self) -> int:
-        """How many partitions were given in series."""
+        """The number of partitions that `take` has returned."""
         return int(self._state.num_taken)
 
     @property
     def is_done(self) -> bool:
-        """Whether all partitions were given."""
+        """Whether `take` has returned all partitions."""
         return self.num_taken == len(self._expected.partitions)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every partition asked for was given."""
+        """Whether `take` has returned every requested partition."""
         return bool(self._state.num_asked == self._state.num_taken)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every answer asked for is here."""
+        """Whether the answer to every request has arrived."""
         return bool(self._state.num_asked - self._state.num_taken == self._state.num_here)
 
     def requests(self) -> memoryview:
-        """Return the bytes of the requests that may be sent now, which count as sent."""
+        """Return the bytes of the requests that may be sent now, and count them as sent."""
         first = self._state.num_asked
         number = self._library.itm_sweep_ask(self._address)
         return self._requests[
@@ -189,7 +189,7 @@ class Sweep:
         ]
 
     def space(self) -> memoryview:
-        """Return free space to receive into; call `received` afterwards. Invalidates the series given so far."""
+        """Return free space to receive into; call `received` afterwards. Invalidates the series returned so far."""
         wanted = max(_MIN_READ_BYTES, self._missing_bytes())
         free = self._library.itm_sweep_room(self._address, wanted)
         if free < 0:
@@ -197,7 +197,7 @@ class Sweep:
         return self._view[self._state.end :]
 
     def _missing_bytes(self) -> int:
-        """Bytes that the answer under way still lacks."""
+        """Return the number of bytes still missing from the answer being received."""
         parsed, end = self._state.parsed, self._state.end
         if end - parsed < _LENGTH.size:
             return 0
@@ -214,11 +214,11 @@ class Sweep:
                 slot.page.rows = slot.page.rows - old + self._state.buffer
 
     def received(self, num_bytes: int) -> None:
-        """Tell how many bytes were written into the space."""
+        """Record the number of bytes that were written into the space."""
         self._state.end += num_bytes
 
     def take(self) -> SweptSeries | Grown | Fault | None:
-        """Return the pages whose turn it is; None when bytes are needed first.
+        """Return the next pages in order, or None when more bytes are needed.
 
         Raises:
             RemoteProtocolError: The peer does not speak this protocol.
@@ -246,7 +246,7 @@ class Sweep:
         raise RemoteProtocolError(f"an answer to request {answer.request_id} that is no page asked for")
 
     def open_cursors(self) -> list[int]:
-        """List the cursors of pages here that are not their partition's last."""
+        """Return the cursors of received pages that are not the last of their partition."""
         here = (self._slots[i % len(self._slots)] for i in range(self.num_taken, self._state.num_asked))
         return [slot.cursor for slot in here if slot.is_here and slot.has_more]
 

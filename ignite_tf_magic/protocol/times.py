@@ -1,7 +1,7 @@
 """Instants on the wire: milliseconds since 1970 in UTC, and the nanoseconds within the millisecond.
 
-They reach from year 1 to 9999, the range of Python's calendar and of SQL. NumPy's nanoseconds reach from 1677 to 2262
-only, so nothing here goes through them. Times without a zone are taken for UTC.
+They range from year 1 to 9999, like Python's calendar and SQL. NumPy's nanoseconds range only from 1677 to 2262;
+conversions use them only for instants within that range. Times without a zone count as UTC.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from ignite_tf_magic.protocol.lazy_numpy import np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A timestamp as it stands in a row behind its type code.
-
 
 @cache
 def wire_dtype() -> np.dtype[Any]:
-    """Return the form of an instant in a request: milliseconds since 1970 and nanoseconds."""
+    """Return the dtype of an encoded timestamp without its type code: milliseconds since 1970 and nanoseconds."""
     return np.dtype([("millis", "<i8"), ("nanos", "<i4")])
 
 
 MIN_MILLIS = -62_135_596_800_000
 MAX_MILLIS = 253_402_300_799_999
-# The whole years among them, 1678 to 2261: nearer to the ends NumPy's own casts overflow.
+# The whole years of NumPy's nanoseconds, 1678 to 2261: nearer to the ends, NumPy's own casts overflow.
 _FIRST_MILLIS_IN_NANOS = -9_214_560_000_000
 _LAST_MILLIS_IN_NANOS = 9_214_646_399_999
-# Milliseconds all nanoseconds of which fit into 64 bits; the same numbers stand in _rows.c.
+# Milliseconds whose nanoseconds all fit into an int64; _rows.c has the same numbers.
 MIN_MILLIS_AS_NANOS = -9_223_372_036_854
 MAX_MILLIS_AS_NANOS = 9_223_372_036_853
-# How the optimised marshaller writes java.sql.Date: 'f', the class's id, two bytes of checksum, milliseconds.
+# The optimised marshaller writes java.sql.Date as 'f', the id of the class, a checksum of two bytes, milliseconds.
 SQL_DATE_BYTES = 15
 SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
 _SQL_DATE = struct.Struct("<5sHq")
@@ -59,16 +57,16 @@ _PARTS_OF_NANO = {"ps": 1000, "fs": 1_000_000, "as": 1_000_000_000}
 
 
 def instant_of(value: dt.datetime | np.datetime64) -> tuple[int, int] | None:
-    """Return the milliseconds and nanoseconds of a moment; None for NaT.
+    """Return an instant as milliseconds since 1970 and nanoseconds within the millisecond; None for NaT.
 
     Raises:
-        LocalProtocolError: It is outside of the years 1 to 9999.
+        LocalProtocolError: The instant is outside of the years 1 to 9999.
     """
     if isinstance(value, np.datetime64):
         return None if np.isnat(value) else _checked(*divmod(_nanos(value), _NANOS_OF_MILLI), value)
     if (
         to_numpy := getattr(value, "to_datetime64", None)
-    ) is not None:  # pandas': it has nanoseconds, and NaT
+    ) is not None:  # a pandas Timestamp, which has nanoseconds and NaT
         return instant_of(to_numpy())
     since = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
     micros = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
@@ -77,7 +75,7 @@ def instant_of(value: dt.datetime | np.datetime64) -> tuple[int, int] | None:
 
 def _nanos(value: np.datetime64) -> int:
     unit, count = np.datetime_data(value.dtype)
-    if unit in ("Y", "M"):  # of no fixed length; first the range, as days of what is far outside do not fit
+    if unit in ("Y", "M"):  # of varying length; the range is checked first: days far outside it overflow
         if not 1 <= 1970 + int(value.astype("M8[Y]").view(np.int64)) <= 9999:
             raise _outside(value)
         return _nanos(value.astype("M8[D]"))
@@ -98,16 +96,16 @@ def _outside(value: Any) -> LocalProtocolError:
 
 
 def instants_of(column: NDArray[Any]) -> NDArray[Any]:
-    """Return the instants of a column of datetime64 without NaT, as `wire_dtype`.
+    """Return a column of datetime64 without NaT as `wire_dtype`.
 
     Raises:
-        LocalProtocolError: One is outside of the years 1 to 9999.
+        LocalProtocolError: An instant is outside of the years 1 to 9999.
     """
     if np.datetime_data(column.dtype)[0] in ("ns", *_PARTS_OF_NANO):
         per_milli, nanos = _NANOS_OF_MILLI, column.astype("M8[ns]").view(np.int64)
     else:
         first, last = (np.datetime64(each, "us") for each in ("0001-01-01", "9999-12-31T23:59:59.999999"))
-        # In the column's own unit first: a finer one may not hold what is far outside.
+        # Check in the column's own unit first: in a finer one, values far outside may overflow.
         for checked in (column, column.astype("M8[us]")):
             outside = (checked < first.astype(checked.dtype)) | (checked > last.astype(checked.dtype))
             if outside.any():
@@ -120,10 +118,10 @@ def instants_of(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def to_datetime(millis: int, nanos: int) -> dt.datetime:
-    """Return a moment in UTC, without a zone, to the microsecond.
+    """Return an instant as a datetime in UTC without a zone, to the microsecond.
 
     Raises:
-        RemoteProtocolError: It is outside of the years 1 to 9999.
+        RemoteProtocolError: The instant is outside of the years 1 to 9999.
     """
     try:
         return _EPOCH + dt.timedelta(milliseconds=millis, microseconds=nanos // 1000)
@@ -134,10 +132,10 @@ def to_datetime(millis: int, nanos: int) -> dt.datetime:
 
 
 def to_datetime64(millis: int, nanos: int) -> np.datetime64:
-    """Return a moment in UTC, in nanoseconds; in microseconds where those do not reach, before 1678 and after 2261.
+    """Return an instant in UTC, in nanoseconds or, before 1678 and after 2261, in microseconds.
 
     Raises:
-        RemoteProtocolError: Microseconds do not reach either.
+        RemoteProtocolError: The instant is outside of the range of microseconds, too.
     """
     if _FIRST_MILLIS_IN_NANOS <= millis <= _LAST_MILLIS_IN_NANOS:
         return np.datetime64(millis * _NANOS_OF_MILLI + nanos, "ns")
@@ -150,7 +148,7 @@ def to_datetime64(millis: int, nanos: int) -> np.datetime64:
 
 
 def nanos_of_wire(instants: NDArray[Any]) -> NDArray[Any] | None:
-    """Return instants as datetime64[ns], where `to_datetime64` gives nanoseconds for each of them; else None."""
+    """Return instants as datetime64[ns], or None if `to_datetime64` does not return nanoseconds for all of them."""
     millis = instants["millis"]
     if ((millis < _FIRST_MILLIS_IN_NANOS) | (millis > _LAST_MILLIS_IN_NANOS)).any():
         return None
@@ -162,7 +160,7 @@ def millis_of_date(value: dt.date) -> int:
     """Return midnight of a date in UTC, in milliseconds since 1970.
 
     Raises:
-        LocalProtocolError: It is before 15 October 1582, where Java's calendar is another one.
+        LocalProtocolError: The date is before 15 October 1582, where Java uses another calendar.
     """
     days = value.toordinal() - _EPOCH.toordinal()
     if days < _FIRST_GREGORIAN_DAY:
@@ -177,13 +175,13 @@ def sql_date(value: dt.date) -> bytes:
     """Return a date as Java serialises java.sql.Date.
 
     Raises:
-        LocalProtocolError: As `millis_of_date`.
+        LocalProtocolError: As for `millis_of_date`.
     """
     return sql_date_of(millis_of_date(value))
 
 
 def sql_date_of(millis: int) -> bytes:
-    """Return milliseconds since 1970 as Java serialises the java.sql.Date that they are."""
+    """Return the java.sql.Date of these milliseconds since 1970, as Java serialises it."""
     return _SQL_DATE.pack(SQL_DATE_HEAD, _SQL_DATE_CHECKSUM, millis)
 
 
@@ -191,7 +189,7 @@ def millis_of_time(value: dt.time) -> int:
     """Return a time of day in milliseconds.
 
     Raises:
-        LocalProtocolError: It has a zone, or parts of a millisecond, which Ignite's times have not.
+        LocalProtocolError: The time has a zone or fractions of a millisecond, which Ignite's TIME cannot hold.
     """
     if value.tzinfo is not None or value.microsecond % 1000:
         what = "a zone" if value.tzinfo is not None else "parts of a millisecond"
@@ -202,26 +200,26 @@ def millis_of_time(value: dt.time) -> int:
 
 
 def date_of_sql(millis: int) -> dt.date:
-    """Return the date that a java.sql.Date of so many milliseconds is: midnight in a zone that nobody tells.
+    """Return the date of a java.sql.Date, which is midnight in an unknown zone, in milliseconds since 1970.
 
-    Right for zones from UTC-10 to UTC+13.
+    The result is right for zones from UTC-10 to UTC+13.
 
     Raises:
-        RemoteProtocolError: It is outside of the years 1 to 9999.
+        RemoteProtocolError: The date is outside of the years 1 to 9999.
     """
     return date_of_java((millis + _HOURS_13_MS) // DAY_MS)
 
 
 def time_of_sql(millis: int) -> dt.time:
-    """Return the time of day of a java.sql.Time."""
+    """Return the time of day of a java.sql.Time, given in milliseconds since 1970."""
     return to_datetime(millis % DAY_MS, 0).time()
 
 
 def date_of_java(day: int) -> dt.date:
-    """Return the date that Java means by a day since 1970: by the Julian calendar before 15 October 1582.
+    """Return the date that Java assigns to a day since 1970: before 15 October 1582 a Julian date.
 
     Raises:
-        RemoteProtocolError: It is outside of the years 1 to 9999.
+        RemoteProtocolError: The date is outside of the years 1 to 9999, or does not exist in Python's calendar.
     """
     if day >= _FIRST_GREGORIAN_DAY:
         return to_datetime(day * DAY_MS, 0).date()

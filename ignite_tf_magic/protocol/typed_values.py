@@ -1,8 +1,8 @@
-"""Python values that know which type they have in Ignite, so that what was read is written back as it was.
+"""Python values that keep their Ignite type: a value that was read is written back unchanged.
 
-Each is a value of Python's own type in every other respect: an `Int` is an int, a `Timestamp` a datetime, a `TypedMap`
-a list of pairs. Ignite's long, double, boolean, String, UUID, BigDecimal and byte[] need no such type: Python's own
-have no other form. Arrays of numbers are NumPy's.
+In every other respect they are plain Python values: an `Int` is an int, a `Timestamp` a datetime, a `TypedMap` a list
+of pairs. Ignite's long, double, boolean, String, UUID, BigDecimal and byte[] need no such class, because the plain
+Python types are written as these. Arrays of numbers are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_CLASS_OBJECT = -1
 
 
 class _Integer(int):
-    """An integer of fewer bits than 64."""
+    """An integer of fewer than 64 bits."""
 
     __slots__ = ()
     code: ClassVar[TypeCode]
@@ -48,7 +48,7 @@ class Int(_Integer):
 
 
 class Char(_Integer):
-    """Java's char: the number of a UTF-16 unit, of which a character may need two. `chr` makes it a text."""
+    """Java's char: the number of a UTF-16 unit; a character may need two. `chr` converts it to text."""
 
     __slots__ = ()
     code, num_bytes = TypeCode.CHAR, 2
@@ -58,7 +58,7 @@ INTEGERS: dict[int, type[_Integer]] = {kind.code: kind for kind in (Byte, Short,
 
 
 class Float(float):
-    """Java's float, widened to a double, which loses nothing."""
+    """Java's float, widened to a double without loss."""
 
     __slots__ = ()
 
@@ -67,17 +67,17 @@ class Timestamp(dt.datetime):
     """java.sql.Timestamp: an instant in UTC, without a zone.
 
     Attributes:
-        nanosecond: Those that microseconds leave over, 0 to 999. Sums and copies with other fields have none.
+        nanosecond: Nanoseconds within the microsecond, 0 to 999. Arithmetic and `replace` lose them.
     """
 
     nanosecond = 0
 
     @classmethod
     def of(cls, millis: int, nanos: int) -> Timestamp:
-        """Make the instant of milliseconds since 1970 and nanoseconds within the millisecond.
+        """Make an instant from milliseconds since 1970 and nanoseconds within the millisecond.
 
         Raises:
-            RemoteProtocolError: It is outside of the years 1 to 9999.
+            RemoteProtocolError: The instant is outside of the years 1 to 9999.
         """
         made = _copied(cls, to_datetime(millis, nanos))
         made.nanosecond = nanos % 1000
@@ -95,26 +95,26 @@ class UtilDate(dt.datetime):
 
     @classmethod
     def of(cls, millis: int) -> UtilDate:
-        """Make the instant of milliseconds since 1970; raises as `Timestamp.of`."""
+        """Make an instant from milliseconds since 1970. Raises the errors of `Timestamp.of`."""
         return _copied(cls, to_datetime(millis, 0))
 
 
 class SqlDate(dt.datetime):
-    """java.sql.Date: midnight of a day in the zone of the Java that made it, as an instant in UTC without a zone."""
+    """java.sql.Date: midnight in the zone of the Java process that made it, as an instant in UTC without a zone."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, millis: int) -> SqlDate:
-        """Make the instant of milliseconds since 1970; raises as `Timestamp.of`."""
+        """Make an instant from milliseconds since 1970. Raises the errors of `Timestamp.of`."""
         return _copied(cls, to_datetime(millis, 0))
 
 
 class JavaTime(dt.time):
-    """java.sql.Time of another day than 1 January 1970 in UTC, as Java makes it in zones east of UTC.
+    """A java.sql.Time on another day than 1 January 1970 in UTC, as Java makes it in zones east of UTC.
 
     Attributes:
-        millis: Since 1970.
+        millis: Milliseconds since 1970.
     """
 
     __slots__ = ("millis",)
@@ -126,7 +126,7 @@ class JavaTime(dt.time):
 
 
 def time_of(millis: int) -> dt.time:
-    """Return the time of day in UTC of milliseconds since 1970."""
+    """Return the time of day in UTC from milliseconds since 1970, as a `JavaTime` if they are on another day."""
     plain = time_of_sql(millis)
     if 0 <= millis < DAY_MS:
         return plain
@@ -142,13 +142,13 @@ def _copied(kind: type[D], value: dt.datetime) -> D:
 
 
 class EnumValue(int):
-    """A value of a Java enum, which is its ordinal.
+    """A value of a Java enum, as its ordinal.
 
     Attributes:
-        type_id: Id of the enum's type; 0 where the cluster has none, and `class_name` tells the class.
-        code: Type code, of which there are two.
-        type_name: Name of the type, None if the cluster does not know it.
-        name: Name of the value, None if the cluster does not know it.
+        type_id: Id of the enum's type; 0 if the cluster has none, and `class_name` identifies the class.
+        code: Type code, ENUM or BINARY_ENUM.
+        type_name: Name of the type; None if the cluster does not know it.
+        name: Name of the value; None if the cluster does not know it.
     """
 
     type_id: int
@@ -190,11 +190,11 @@ def _enum_value(
 
 
 class TypedArray(list[Any]):
-    """An array of objects: String[], UUID[], Object[], an enum's, ...
+    """An array of objects: String[], UUID[], Object[], an array of an enum, ...
 
     Attributes:
         code: Type code of the array.
-        type_id: Of arrays of objects and enums, the type of the items: -1 is Object; 0 where `class_name` tells it.
+        type_id: Type id of the items, for arrays of objects and enums. -1 is Object; with 0, see `class_name`.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class TypedCollection(list[Any]):
     """A java.util.Collection, in its own order.
 
     Attributes:
-        kind: Which one, as `COLLECTIONS` names them.
+        kind: The kind of collection, a key of `COLLECTIONS`.
     """
 
     def __init__(self, items: Iterable[Any], kind: int) -> None:
@@ -229,10 +229,10 @@ class TypedCollection(list[Any]):
 
 
 class TypedMap(list[tuple[Any, Any]]):
-    """A java.util.Map as its pairs, as keys may be lists and objects. `dict` makes a dict of others.
+    """A java.util.Map as a list of pairs, because keys may be lists and objects. `dict` converts it if they are not.
 
     Attributes:
-        kind: Which one, as `MAPS` names them.
+        kind: The kind of map, a key of `MAPS`.
     """
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]], kind: int) -> None:
@@ -257,28 +257,28 @@ MAPS = {1: "HashMap", 2: "LinkedHashMap"}
 
 
 class JavaSerialized(bytes):
-    """A value that Java has serialised, which only Java can look into; written back, it is the same."""
+    """A value serialised by Java, which only Java can decode. It is written back unchanged."""
 
     __slots__ = ()
 
     @property
     def class_id(self) -> int:
-        """Id of its class, for `client.type_registry`; 0 where the bytes do not tell."""
+        """Id of its class, for `client.type_registry`; 0 if the bytes are too few."""
         return int.from_bytes(self[1:5], "little", signed=True) if len(self) >= 5 else 0
 
 
 class JavaClass(str):
-    """A java.lang.Class, by its name.
+    """The name of a java.lang.Class.
 
     Attributes:
-        type_id: Id of its type, 0 where only the name is known.
+        type_id: Id of its type; 0 if only the name is known.
     """
 
     type_id: int
 
     @classmethod
     def of(cls, name: str, type_id: int) -> JavaClass:
-        """Make a class of that name."""
+        """Make a class with this name and type id."""
         made = cls(name)
         made.type_id = type_id
         return made

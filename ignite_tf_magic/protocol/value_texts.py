@@ -1,4 +1,4 @@
-"""Values as text, which holds what a number does not: all digits of decimals, names of enums, years 1 to 9999."""
+"""Formats values as text, which keeps what numbers lose: all digits of decimals, enum names, years 1 to 9999."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.protocol.sql_cells import read_cell
 from ignite_tf_magic.protocol.times import MAX_MILLIS, MIN_MILLIS
 from ignite_tf_magic.protocol.typed_values import EnumValue
 
-_NANO_DIGITS = 6  # behind the milliseconds
+_NANO_DIGITS = 6  # after the milliseconds
 _WRITABLE = frozenset(
     (
         *(*SCALARS, TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL, TypeCode.ENUM, TypeCode.BINARY_ENUM),
@@ -25,10 +25,10 @@ _WRITABLE = frozenset(
 
 
 class UnknownEnumValue(SchemaError):
-    """The types at hand have no name for an enum's value; the cluster may know a newer one.
+    """The known types have no name for a value of an enum. The cluster may have a newer type.
 
     Attributes:
-        type_id: Of the enum.
+        type_id: Type id of the enum.
     """
 
     def __init__(self, message: str, type_id: int) -> None:
@@ -37,23 +37,23 @@ class UnknownEnumValue(SchemaError):
 
 
 def has_text(code: int) -> bool:
-    """Whether `text_of` has a text for values of a type."""
+    """Return whether `text_of` can format values of a type."""
     return code in _WRITABLE
 
 
 def text_of(value: memoryview, types: Mapping[int, BinaryType]) -> str:
     """Return the text of one value with its type code: 12.340, SENT, 0001-01-01T00:00:00.000000000, true.
 
-    Decimals have no exponent. Times are in ISO 8601: an instant with nanoseconds, in UTC; a SQL DATE is its day, as it
-    was written; a TIME has milliseconds. Reals have the digits that make them.
+    Decimals have no exponent. Times are in ISO 8601: an instant in UTC with nanoseconds, a SQL DATE as the day that was
+    written, a TIME with milliseconds. Floats have the fewest digits that identify them.
 
     Args:
-        value: As it is encoded.
-        types: Those of enums, by their ids.
+        value: The encoded value.
+        types: Types of enums, by id.
 
     Raises:
-        UnknownEnumValue: Of an enum of which none of the types has the name.
-        SchemaError, RemoteProtocolError: There is no text for it.
+        UnknownEnumValue: The value is of an enum, and no type has a name for it.
+        SchemaError, RemoteProtocolError: The value has no text.
     """
     code, reader = value[0], Reader(value, 1)
     if code in (TypeCode.TIMESTAMP, TypeCode.DATE):

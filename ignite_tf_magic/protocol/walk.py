@@ -1,9 +1,9 @@
-"""Walking the rows of a scan page: the contract of the two walkers, and what they share.
+"""The interface of the two walkers, which decode the rows of scan pages, and what both share.
 
-Fixed-width columns are written straight into the column buffers; for the others each row's
-(offset, bytes) in the page is noted, offset -1 for null. A page whose rows differ only in their values
-is decoded by comparing everything else with a template row and copying the values: with NumPy strides
-in `walk_python`, with memcmp and memcpy in `walk_compiled`. Everything else is walked row by row.
+A walker writes fixed-width columns straight into the column buffers. For the other columns it records each row's
+(offset, bytes) in the page, offset -1 for null. If the rows of a page differ only in their values, it compares
+everything else with a template row and copies the values: with NumPy strides in `walk_python`, with memcmp and memcpy
+in `walk_compiled`. It walks other pages row by row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PayloadKind(IntEnum):
-    """How a leaf's payload is laid out; the numbers are those of _rows.c."""
+    """How a leaf's payload is laid out. The numbers are the same in _rows.c."""
 
     FIXED = 0
     TIMESTAMP = 1
@@ -33,11 +33,11 @@ class PayloadKind(IntEnum):
     UUID = 6
     SQL_DATE = 7
     NULLNESS = 8
-    LIST = 9  # or any other value of which the type code is wanted, too
+    LIST = 9  # or any other value whose type code is needed, too
 
 
 class Rule(IntEnum):
-    """What a row broke; the numbers are those of _rows.c."""
+    """The rule that a row breaks. The numbers are the same in _rows.c, which lacks ITEM_NULL."""
 
     BYTES = 1
     TYPE = 2
@@ -52,10 +52,10 @@ class RowFault(Exception):
     """A row that does not fit the layout.
 
     Attributes:
-        rule: What it broke.
-        leaf: Number of the leaf, -1 when it is an object.
+        rule: The rule that the row breaks.
+        leaf: Number of the leaf, or -1 for an object.
         row: Number of the row in its page.
-        offset: Where in the page.
+        offset: Offset of the fault in the page.
     """
 
     def __init__(self, rule: int, leaf: int, row: int, offset: int) -> None:
@@ -64,27 +64,27 @@ class RowFault(Exception):
 
 
 class Walker(Protocol):
-    """Decodes the rows of pages of one layout. One per thread."""
+    """Decodes the rows of pages of one layout. Not thread-safe: use one per thread."""
 
     def bind(self, out: Sequence[NDArray[Any]]) -> None:
-        """Say where the columns go: one buffer per leaf, in the order of `RowLayout.leaves`.
+        """Set the output buffers: one per leaf, in the order of `RowLayout.leaves`.
 
-        The buffers of columns that are not fixed are int64 (rows, 2) and get spans.
+        The buffers of columns that are not fixed are int64 (rows, 2) and receive spans: (offset, bytes) of each row.
         """
 
     def decode(self, page: Page, num_rows: int, first_row: int) -> int:
         """Write the first rows of a page: fixed columns from `first_row` on, spans from index 0.
 
         Returns:
-            Offset behind these rows. Behind the last row it is the end of the page.
+            Offset after these rows. After the last row it is the end of the page.
 
         Raises:
-            RowFault: A row does not fit. The buffers then hold rubbish behind `first_row`.
+            RowFault: A row does not fit. The contents of the buffers from `first_row` on are then invalid.
         """
 
 
 def kind_of(leaf: Leaf) -> PayloadKind:
-    """Tell how a leaf's payload is laid out."""
+    """Return how a leaf's payload is laid out."""
     if leaf.is_nullness:
         return PayloadKind.NULLNESS
     if leaf.is_list or leaf.as_text:
@@ -105,10 +105,10 @@ def kind_of(leaf: Leaf) -> PayloadKind:
 
 
 def item_bytes(leaf: Leaf) -> int:
-    """Bytes on the wire per counted item."""
+    """Return the number of bytes on the wire per counted item."""
     return 1 if leaf.is_text else leaf.dtype.itemsize
 
 
 def row_bytes(leaf: Leaf) -> int:
-    """Bytes of one row in a fixed column, 0 for the other columns."""
+    """Return the number of bytes of one row in a fixed column; 0 for other columns."""
     return leaf.dtype.itemsize * int(np.prod(leaf.row_shape, dtype=np.int64)) if leaf.is_fixed else 0

@@ -1,4 +1,4 @@
-"""The walker of _rows.c through ctypes, and the choice between it and the Python one."""
+"""Calls _rows.c through ctypes, or `walk_python` if the library was not built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_HOLES = 512
 
 
 def make_walker(layout: RowLayout) -> Walker:
-    """Return the compiled walker, or the Python one where the library was not built."""
+    """Return a compiled walker, or a Python walker if the library was not built."""
     compiled = library()
     return walk_python.PythonWalker(layout) if compiled is None else CompiledWalker(layout, compiled)
 
@@ -42,10 +42,10 @@ def index_rows(
 
     Args:
         rows: The rows of a page.
-        num_rows: How many they are.
-        row_starts: Gets num_rows + 1 offsets.
-        key_hashes: Gets num_rows hashes, which tell rows apart when a partition is read again.
-        num_values: How many values stand behind each key.
+        num_rows: Number of rows.
+        row_starts: Receives num_rows + 1 offsets.
+        key_hashes: Receives num_rows hashes, which identify rows when a partition is read again.
+        num_values: Number of values after each key.
 
     Raises:
         RemoteProtocolError: The page is truncated or corrupted.
@@ -55,15 +55,15 @@ def index_rows(
         starts, hashes = row_starts.ctypes.data, key_hashes.ctypes.data
         if not compiled.itm_index(address_of(rows), len(rows), num_rows, num_values, starts, hashes):
             return
-    # Also what the library does not know, as references between values, or says what is wrong.
+    # Also reads what the library cannot, such as references between values, and reports errors.
     walk_python.index_rows(rows, num_rows, row_starts, key_hashes, num_values)
 
 
 def measure_pages(series: PageSeries) -> list[tuple[int, int]]:
-    """Return the rows of each page, and the size in bytes of the largest of them, for rows of any types.
+    """Return the number of rows of each page and the size in bytes of its largest row, for rows of any types.
 
     Args:
-        series: Of which nothing was taken yet.
+        series: A series from which no row was taken yet.
 
     Raises:
         RemoteProtocolError: A page is truncated or corrupted.
@@ -82,7 +82,7 @@ def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> 
     Args:
         table: Rows of one length, (num_rows, row_bytes), contiguous; changed in place.
         start: Where the hashed bytes begin.
-        num_bytes: How many they are.
+        num_bytes: Number of hashed bytes.
         at: Where the four bytes of the hash go.
     """
     compiled = library()
@@ -93,12 +93,12 @@ def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> 
 
 
 def scatter_rows(rows: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy rows to their places in another array of the same dtype; both contiguous, no objects.
+    """Copy rows to their places in another array of the same dtype.
 
     Args:
-        rows: The rows, by their first dimension.
-        places: Where each one goes, within `out`.
-        out: Gets them.
+        rows: The rows, along the first dimension; contiguous, and not of dtype object.
+        places: Index of each row in `out`.
+        out: Receives the rows; contiguous.
     """
     compiled = library()
     if compiled is None:
@@ -109,13 +109,13 @@ def scatter_rows(rows: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any
 
 
 def is_compiled() -> bool:
-    """Whether the compiled library is in use."""
+    """Return whether the compiled library is in use."""
     return library() is not None
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Load _rows.c, or tell that it was not built."""
+    """Return the library built from _rows.c, or None if it was not built or has another version."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_rows{suffix}")
         if path.exists():
@@ -124,7 +124,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def load(path: Path) -> ctypes.CDLL | None:
-    """Load a build of _rows.c; None when it is of another version."""
+    """Load a build of _rows.c. Return None if it has another version."""
     library = ctypes.CDLL(str(path))
     if library.itm_abi() != _ABI:
         return None
@@ -205,7 +205,7 @@ class _CPlan(ctypes.Structure):
 
 
 class CompiledWalker:
-    """A plan for _rows.c. The plan holds scratch space: one walker per thread."""
+    """A walker with a plan for _rows.c. Not thread-safe, because the plan holds scratch space."""
 
     def __init__(self, layout: RowLayout, library: ctypes.CDLL) -> None:
         self._library = library
@@ -266,7 +266,7 @@ class CompiledWalker:
             self._nodes.append(_CNode(self._num_leaves, 0, 0, 0, 0))
             self._num_leaves += 1
             return number
-        # The place is taken before the children, so that leaves keep the order of RowLayout.leaves().
+        # Reserve the place before adding the children: leaves must keep the order of RowLayout.leaves().
         self._nodes.append(_CNode())
         children = [_Child(field_id, self._add_node(child)) for field_id, child in node.fields]
         places = (len(self._types), len(node.types), len(self._children), len(children))
@@ -282,23 +282,23 @@ class CompiledWalker:
             self._out[number] = column.ctypes.data
 
     def decode(self, page: Page, num_rows: int, first_row: int) -> int:
-        """See `Walker.decode`. The GIL is released meanwhile."""
+        """See `Walker.decode`. Releases the GIL meanwhile."""
         table = page_table([page])
         self._decode(table, 1, num_rows, first_row, table[0].rows)
         return len(page.rows) - int(table[0].num_bytes)
 
     def decode_series(self, series: PageSeries, most_rows: int, first_row: int) -> int:
-        """Take rows from a series; gives how many. Spans have addresses in place of offsets.
+        """Decode rows of a series and return their number. Spans have addresses in place of offsets.
 
         Raises:
-            RowFault: A row does not fit. The series is as it was.
+            RowFault: A row does not fit. The series is unchanged.
         """
         num_rows = self._decode(series.table(), series.num_pages, most_rows, first_row, None)
         series.took(num_rows)
         return num_rows
 
     def gather_of(self, leaf: Leaf) -> Gather | None:
-        """Return what makes a part of a column out of the spans of a series; None where that takes Python."""
+        """Return a function that makes a part of a column from the spans of a series; see `gathered.gather_of`."""
         return gather_of(leaf, self._library)
 
     def _decode(self, table: Any, num_pages: int, most_rows: int, first_row: int, base: int | None) -> int:

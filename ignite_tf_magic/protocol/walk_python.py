@@ -1,4 +1,4 @@
-"""The walker without a compiler; also what the compiled one is checked against."""
+"""The walker in Python, used if nothing was compiled. Tests compare the compiled walker with it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def index_rows(
 
 
 def measure_page(page: Page) -> int:
-    """Return the size of the largest row; see `walk_compiled.measure_pages`."""
+    """Return the size of the largest row in bytes; see `walk_compiled.measure_pages`."""
     starts = np.zeros(page.num_rows + 1, np.int64)
     index_rows(page.rows, page.num_rows, starts, np.zeros(page.num_rows, np.uint64))
     return int(np.diff(starts).max(initial=0))
@@ -75,7 +75,7 @@ def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> 
 
 
 class PythonWalker:
-    """Walks with NumPy where the rows of a page differ only in their values, else row by row."""
+    """Decodes a page with NumPy if its rows differ only in their values, else row by row."""
 
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
@@ -200,7 +200,7 @@ class PythonWalker:
         if binary_type is None:
             raise self._fault(Rule.TYPE, -1, at)
         self._hashes.append(at + 8)
-        if not node.fields:  # nothing is read of it, so its schema need not be known
+        if not node.fields:  # no field is read, and the schema may be unknown
             return header.length
         if not header.flags & ObjectFlag.HAS_SCHEMA:
             self._null(node, at)
@@ -292,7 +292,7 @@ class PythonWalker:
         return reader.position - at
 
     def _enum_payload(self, rows: memoryview, number: int, payload: int, limit: int) -> int:
-        """Skip an enum's type id, and its class name where the id is 0; the ordinal follows."""
+        """Return the offset of an enum's ordinal, after its type id and, if the id is 0, its class name."""
         if payload + 4 > limit:
             raise self._fault(Rule.BYTES, number, payload - 1)
         if _INT32.unpack_from(rows, payload)[0] == 0:
@@ -303,7 +303,7 @@ class PythonWalker:
 
 
 def _instant(rows: memoryview, payload: int, size: int) -> tuple[int, int]:
-    """Return milliseconds and nanoseconds; a java.util.Date has the former alone."""
+    """Return milliseconds and nanoseconds; the latter are 0 for a java.util.Date."""
     millis, nanos = _TIMESTAMP.unpack(bytes(rows[payload : payload + size]).ljust(_TIMESTAMP.size, b"\0"))
     return millis, nanos
 
@@ -315,7 +315,7 @@ def _is_in_nanos(millis: Any, nanos: Any) -> Any:
 
 
 def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any] | None:
-    """Return a column's values; None when one has no place in it."""
+    """Return a column's values, or None if one does not fit into the column."""
     if leaf.is_nullness:
         return np.zeros(len(values), bool)
     if leaf.code == TypeCode.TIMESTAMP:

@@ -1,10 +1,13 @@
-"""One Python value -> one Ignite value.
+"""Writes a Python value as an Ignite value.
 
-Plain Python values choose their Ignite type: int -> long, float -> double, str, bytes -> byte[],
-bool, UUID, Decimal, datetime -> timestamp, in UTC, which one without a zone is taken for, date -> java.sql.Date and
-time -> java.sql.Time, which nodes in UTC show as they are. A list of text is a String[], any other an Object[], a dict
-a LinkedHashMap. NumPy scalars and one-dimensional arrays choose theirs exactly (np.int32(5) -> int, np.float32 array ->
-float[]), which is the way to write a key of type int; so do `typed_values`, and what was read is written as it was.
+The type of a plain Python value decides its Ignite type: int -> long, float -> double, bytes -> byte[], str -> String,
+bool -> boolean, UUID -> UUID, Decimal -> BigDecimal, datetime -> timestamp in UTC, date -> java.sql.Date, time ->
+java.sql.Time. A datetime without a zone counts as UTC. Nodes in UTC show dates and times unchanged. A list of text
+becomes a String[], any other list an Object[], a dict a LinkedHashMap.
+
+NumPy scalars and one-dimensional arrays keep their exact type: np.int32(5) -> int, np.float32 array -> float[]. Use
+np.int32 to write a key of type int. Values of `typed_values` keep their type, too: a value that was read is written
+back unchanged.
 Source: Ignite documentation, "Binary Client Protocol", data format.
 """
 
@@ -54,7 +57,7 @@ from ignite_tf_magic.protocol.typed_values import (
     UtilDate,
 )
 
-# What is NumPy's in no case, though some of NumPy's types derive from these.
+# Values of exactly these types are never NumPy's, although some NumPy types derive from them.
 _OF_PYTHON = frozenset((bool, int, float, str, bytes))
 _OF_CLASS_OBJECT = -1
 _LINKED_HASH_MAP = 2
@@ -96,15 +99,15 @@ def write_text(writer: Writer, value: str | None) -> None:
 
 
 class _ValueWriting:
-    """Writes one value, and what it holds.
+    """Writes one value and the values in it.
 
-    An object or container that comes again within itself, or that Ignite had as one when it was read, is written once;
-    where it comes again stands how many bytes ago that was.
+    An object or container that contains itself, or that was read from Ignite and occurs several times, is written once.
+    Later occurrences are written as a HANDLE: how many bytes before the value is.
     """
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._places: dict[int, int] = {}  # id of an object -> its place
+        self._places: dict[int, int] = {}  # id of an object -> its offset
         self._open: set[int] = set()
 
     def value(self, value: Any, depth: int) -> None:
@@ -167,9 +170,9 @@ class _ValueWriting:
         self._all(value, depth)
 
     def _object(self, value: BinaryObject, depth: int) -> None:
-        """Append a binary object, with a compact footer, as the servers themselves write it, unless it was read.
+        """Append a binary object: in its original form if it was read, else with a compact footer, as servers do.
 
-        The cluster must know its type and schema (`binary_type_of`, PUT_BINARY_TYPE) before it can read it.
+        The cluster can read the object only if it knows the type and schema (`binary_type_of`, PUT_BINARY_TYPE).
         """
         data, start = self._writer.data, len(self._writer.data)
         self._writer.raw(bytes(HEADER_BYTES))
@@ -189,7 +192,7 @@ class _ValueWriting:
 
 
 def _was_read(value: Any) -> bool:
-    """Whether it stood once in what was read, if it is the same here in two places."""
+    """Return whether a value was read from Ignite. If it occurs twice, it then was one object in Ignite, too."""
     if isinstance(value, BinaryObject):
         return value.form is not None
     return isinstance(value, TypedArray | TypedCollection | TypedMap)

@@ -1,1 +1,1 @@
-"""Values and functions of a notebook as bytes or text, in formats that run no code; text that no terminal obeys."""
+"""Converts notebook values to bytes that run no code, and functions to scripts; makes text safe for terminals."""

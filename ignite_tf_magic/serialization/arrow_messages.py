@@ -1,4 +1,4 @@
-"""Messages of Arrow's streams, looked at before Arrow reads them."""
+"""Checks the messages of Arrow streams before Arrow reads them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 def check_stream(data: Any) -> None:
-    """Look at all messages of a stream.
+    """Check all messages of a stream.
 
     Raises:
-        ValueError: One would run code or be decompressed.
-        pyarrow.ArrowException: It is no stream.
+        ValueError: Arrow would run code or decompress data when it reads a message.
+        pyarrow.ArrowException: The data are not a stream.
     """
     import pyarrow as pa
 
@@ -19,13 +19,13 @@ def check_stream(data: Any) -> None:
 
 
 def check_message(message: Any) -> None:
-    """Refuse a message that would run code or be decompressed while Arrow reads it.
+    """Check that Arrow can read a message without running code or decompressing data.
 
     Args:
-        message: A `pyarrow.ipc.Message`, which shows neither; its metadata are a Message of Message.fbs.
+        message: A `pyarrow.ipc.Message`. Only its metadata show this; they have the format Message of Message.fbs.
 
     Raises:
-        ValueError: It would.
+        ValueError: Arrow would run code or decompress data.
     """
     kind, data = message.type, message.metadata.to_pybytes()
 
@@ -43,6 +43,6 @@ def check_message(message: Any) -> None:
     batch = follow(field(follow(0), 2))
     if kind == "dictionary":
         batch = follow(field(batch, 1))
-    # ARROW:extension:name, and ARROW:experimental_compression, which Arrow still reads.
+    # b"ARROW:ex" begins ARROW:extension:name and ARROW:experimental_compression, which Arrow still reads.
     if (kind != "schema" and field(batch, 3)) or b"ARROW:ex" in data:
         raise ValueError("compressed batches or extension types")

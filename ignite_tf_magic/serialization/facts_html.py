@@ -1,4 +1,4 @@
-"""What an object shows of itself in a notebook: a title and a few facts. Text of others stays text."""
+"""Renders an object in a notebook as a title and a few facts. All text is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CELL = "text-align:left;white-space:nowrap;padding:1px 12px 1px 4px"
 
 
 def facts_html(title: str, facts: Mapping[str, str]) -> str:
-    """Lay facts out below a title; empty ones are left out."""
+    """Return HTML with a table of facts below a title. Empty facts are left out."""
     rows = "".join(
         f'<tr><td style="{_CELL}">{escape(name)}</td><td style="{_CELL}">{escape(visible_line(value))}</td></tr>'
         for name, value in facts.items()

@@ -1,9 +1,9 @@
-"""A function of a notebook or a script as a script of its own, which workers run: it travels by cloudpickle.
+"""Turns a function of a notebook or a script into a script for workers, which contains the function as a cloudpickle.
 
-What the function uses travels with it: wrappers, defaults, closures, classes of the notebook, and modules beside the
-notebook, by value. What a library defines is imported where the function runs. A pickle runs code when it is read, so
-it is part of the script, which a run signs and ships; it is never read from the cluster. Bytecode is that of one minor
-version of Python, so workers must have the same one.
+The pickle includes, by value, what the function uses: wrappers, defaults, closures, classes of the notebook, and
+modules beside the notebook. Definitions of libraries are imported where the function runs. Reading a pickle runs code.
+The pickle is therefore part of the script, which a run signs and ships, and is never read from the cluster. Bytecode
+depends on the minor version of Python: workers must have the same one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ignite_tf_magic.serialization import sent_function
 
 MAX_BYTES = 64 << 20
 _PACKAGE = __name__.partition(".")[0]
-# Which Python pickles by name, wherever it is defined.
+# The type of functions that lru_cache wraps. Python pickles them by name, wherever they are defined.
 _CACHED = type(functools.lru_cache(int))
 _FRAMEWORKS = ("tensorflow", "keras")
 _LINE_CHARS = 120
@@ -44,9 +44,9 @@ class FunctionPickle:
     """A function, ready to be sent.
 
     Attributes:
-        name: What a person calls it.
+        name: Name of the function, for people.
         data: The pickle.
-        digest: Of the sources of the function and of all functions and classes that travel with it.
+        digest: SHA-256 of the sources of the function and of all functions and classes that are sent with it.
         imports_tensorflow: Whether the function uses TensorFlow or Keras by name.
     """
 
@@ -56,7 +56,7 @@ class FunctionPickle:
     imports_tensorflow: bool
 
     def script(self, last_line: str) -> str:
-        """Return a script that loads the function as `_function` and ends with a line."""
+        """Return a script that loads the function as `_function` and ends with `last_line`."""
         text = base64.b64encode(self.data).decode()
         lines = "\n".join(text[at : at + _LINE_CHARS] for at in range(0, len(text), _LINE_CHARS))
         return "\n".join(
@@ -72,11 +72,11 @@ class FunctionPickle:
 
 
 def pickle_function(function: Any) -> FunctionPickle:
-    """Pickle a function with all that it uses.
+    """Pickle a function with everything that it uses.
 
     Raises:
-        ConfigError: It cannot be called, is asynchronous or a generator, or uses what cannot be sent, as an open file;
-            that is named.
+        ConfigError: The function cannot be called, is asynchronous or a generator, is too large, or uses something that
+            cannot be sent, such as an open file. The message names it.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function):
@@ -105,15 +105,15 @@ def pickle_function(function: Any) -> FunctionPickle:
 
 
 class _StaysHere(Exception):
-    """A thing that has no meaning in another process."""
+    """An object has no meaning in another process."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's, which keeps the names of source files, and collects them.
+    """A cloudpickle pickler that keeps and collects the names of source files.
 
     Attributes:
-        files: Of the code that was pickled.
-        sources: Of the functions and classes that were pickled by value, in their order.
+        files: Source files of the pickled code.
+        sources: Sources of the functions and classes pickled by value, in the order of pickling.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -122,7 +122,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.sources: list[str] = []
 
     def reducer_override(self, obj: Any) -> Any:
-        """Refuse open files, which cloudpickle would send as their content, and send cached functions; see there."""
+        """Refuse sockets and open files, which cloudpickle would send as their content. Send cached functions by value.
+
+        The standard streams are sent by name.
+        """
         for stream in ("stdout", "stderr", "stdin"):
             if obj is getattr(sys, stream):
                 return getattr, (sys, stream)
@@ -155,7 +158,7 @@ def _is_defined_here(thing: Any) -> bool:
 
 
 def _source_of(thing: Any) -> str:
-    """Return the source of a function or class; of one that has none, its name and bytecode."""
+    """Return the source of a function or class, or its name and bytecode if it has no source."""
     code = getattr(thing, "__code__", None)
     try:
         return inspect.getsource(code or thing)
@@ -168,7 +171,7 @@ def _cached_again(function: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _pickled(thing: Any) -> tuple[bytes, str]:
-    """Pickle a thing, with the source of its code; also return a digest of that source."""
+    """Pickle an object with the source files of its code. Return the pickle and a digest of the sources."""
     with io.BytesIO() as file:
         pickler = _Pickler(file)
         pickler.dump(thing)
@@ -180,7 +183,7 @@ def _pickled(thing: Any) -> tuple[bytes, str]:
 
 @contextmanager
 def _own_modules_by_value() -> Iterator[None]:
-    """Have modules that workers cannot import travel as they are: those beside the notebook, not of a library."""
+    """Pickle by value, in the context, modules that workers cannot import: those that belong to no library."""
     places = _places()
     own = [module for module in list(sys.modules.values()) if _is_own(module, places)]
     registered = cloudpickle.list_registry_pickle_by_value()
@@ -207,7 +210,7 @@ def _is_own(module: Any, places: tuple[str, ...]) -> bool:
 
 
 def _places() -> tuple[str, ...]:
-    """Return where libraries are installed, as the beginnings of their files' names."""
+    """Return the directories where libraries are installed, as prefixes of file names."""
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = [*(paths[name] for name in names), site.getusersitepackages()]
@@ -215,7 +218,7 @@ def _places() -> tuple[str, ...]:
 
 
 def _parts(function: Any) -> dict[str, Any]:
-    """Return what a function uses by name, as far as it is a function of Python."""
+    """Return the objects that a Python function uses, by name; for other callables, their attributes."""
     inner = inspect.unwrap(function)
     if not isinstance(inner, FunctionType):
         return dict(getattr(inner, "__dict__", {}))
@@ -232,7 +235,7 @@ def _parts(function: Any) -> dict[str, Any]:
 
 
 def _culprit(function: Any) -> str | None:
-    """Name the first thing that a function uses and that cannot be sent."""
+    """Return a description of the first object that a function uses and that cannot be sent, or None."""
     for name, thing in _parts(function).items():
         try:
             _pickled(thing)

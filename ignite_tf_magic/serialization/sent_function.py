@@ -1,4 +1,4 @@
-"""A function that was sent, in a worker: the version of Python is checked before anything else is imported."""
+"""Loads a function that was sent to a worker. Checks the version of Python before anything else is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def unpickle_function(name: str, version: str, text: str) -> Any:
-    """Load a function that `function_pickle` has pickled.
+    """Load a function that `function_pickle` pickled.
 
     Raises:
         ConfigError: This Python has another minor version, or lacks a library that the function uses.
@@ -27,7 +27,7 @@ def unpickle_function(name: str, version: str, text: str) -> Any:
         )
     try:
         function, sources = pickle.loads(base64.b64decode(text))  # noqa: S301 - part of the run's signed files
-        for file, source in sources.items():  # so that tracebacks show lines
+        for file, source in sources.items():  # for the lines in tracebacks
             linecache.cache.setdefault(file, (len(source), None, source.splitlines(keepends=True), file))
         return pickle.loads(function)  # noqa: S301
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""SQL as text: where a statement ends, and what kind of statement it is."""
+"""Analyses SQL text: where statements end, what kind they are, and which names need quotes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from ignite_tf_magic.errors import ConfigError
 
-# What a `;`, a name or a mark may stand in without being one.
+# Strings, names in quotes and comments: a `;`, a word or a `?` in these has no meaning of its own.
 QUOTED = r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/"""
 _END = re.compile(rf"(?P<end>;) | {QUOTED}", re.VERBOSE | re.DOTALL)
 _MARK = re.compile(rf"(?P<mark>\?) | {QUOTED}", re.VERBOSE | re.DOTALL)
@@ -14,8 +14,8 @@ _SELECT = re.compile(rf"(?P<select>(?i:\bSELECT\b)) | {QUOTED}", re.VERBOSE | re
 _COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+|\(")
 _PLAIN_NAME = re.compile("[A-Z_][A-Z0-9_]*")
-# Words that are no names to the H2 of Ignite 2.x: those that its parser knows everywhere, and those that it takes for
-# something else at some places, as TOP behind SELECT, CASE and CURRENT_USER for a column, VALUES behind FROM.
+# Words that the H2 of Ignite 2.x does not accept as names. Its parser reserves the first ones everywhere, and takes the
+# last line for something else in some places: TOP after SELECT, CASE and CURRENT_USER as a column, VALUES after FROM.
 _WORDS = """
     ALL CHECK CONSTRAINT CROSS CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP DISTINCT EXCEPT EXISTS FALSE FETCH FOR
     FOREIGN FROM FULL GROUP HAVING INNER INTERSECT IS JOIN LIKE LIMIT MINUS NATURAL NOT NULL OFFSET ON ORDER PRIMARY
@@ -28,7 +28,7 @@ _GIVES_ROWS = frozenset(("SELECT", "WITH", "VALUES", "EXPLAIN", "TABLE", "CALL",
 
 
 def split_statements(text: str) -> list[str]:
-    """Split a text at each `;` outside of strings, names in quotes and comments; comments alone are no statement."""
+    """Split a text at each `;` outside of strings, names in quotes and comments. Skip parts with comments only."""
     parts, begin = [], 0
     for match in _END.finditer(text):
         if match["end"]:
@@ -39,7 +39,7 @@ def split_statements(text: str) -> list[str]:
 
 
 def is_one_condition(text: str) -> bool:
-    """Tell whether a text may stand behind WHERE: it neither ends the statement nor has a statement in it."""
+    """Return whether a text may follow WHERE: it is not empty, does not end the statement, and has no SELECT."""
     begin = _COMMENTS.match(text)
     if begin and begin.end() == len(text):
         return False
@@ -48,41 +48,41 @@ def is_one_condition(text: str) -> bool:
 
 
 def num_marks(text: str) -> int:
-    """Count the `?` of a text that stand for values."""
+    """Return the number of `?` in a text that are placeholders for values."""
     return sum(match["mark"] is not None for match in _MARK.finditer(text))
 
 
 def gives_rows(statement: str) -> bool:
-    """Tell whether a statement asks for rows."""
+    """Return whether a statement asks for rows."""
     return _first_word(statement) in _GIVES_ROWS
 
 
 def changes_rows(statement: str) -> bool:
-    """Tell whether a statement writes or removes rows, and the answer says how many."""
+    """Return whether a statement writes or removes rows. Its answer is then the number of rows."""
     return _first_word(statement) in _CHANGES_ROWS
 
 
 def quoted_name(name: str) -> str:
-    """Return a name as it is written in a statement: in quotes where SQL would fold or refuse it."""
+    """Return a name as it is written in a statement: in quotes if SQL would change its case or reject it."""
     return name if _PLAIN_NAME.fullmatch(name) and name not in WORDS else in_quotes(name)
 
 
 def folded_name(name: str) -> str:
-    """Return the table or column to make for a name: a statement then finds it as the name is written there.
+    """Return the name to create a table or column with. Statements then find it by the given name.
 
-    Without quotes SQL reads a name in capitals, so it is in capitals; a name that needs quotes is spelled as it is.
+    SQL converts a name without quotes to capitals, so the result is in capitals. A name that needs quotes is unchanged.
     """
     folded = "".join(
         each.upper() if len(each.upper()) == 1 else each for each in name
-    )  # as H2 does: ß is no capital
+    )  # as in H2, which keeps ß
     return folded if name.isidentifier() and folded not in WORDS else name
 
 
 def with_engine(statement: str, engine: str) -> str:
-    """Return a statement for one of Ignite's SQL engines, which a hint behind its first SELECT names.
+    """Return a statement with a hint after its first SELECT that selects one of Ignite's SQL engines.
 
     Raises:
-        ConfigError: It has no SELECT.
+        ConfigError: The statement has no SELECT.
     """
     for match in _SELECT.finditer(statement):
         if match["select"]:
@@ -91,7 +91,7 @@ def with_engine(statement: str, engine: str) -> str:
 
 
 def with_first_column(statement: str, column: str) -> str:
-    """Return a SELECT that gives a column more, before all others."""
+    """Return a SELECT with one more column, before all others."""
     for match in _SELECT.finditer(statement):
         if match["select"]:
             return f"{statement[: match.end()]} {column}, {statement[match.end() :]}"
@@ -99,7 +99,7 @@ def with_first_column(statement: str, column: str) -> str:
 
 
 def in_quotes(name: str) -> str:
-    """Return a name in quotes, for a statement that nobody reads: it may be a word of SQL, as ORDER."""
+    """Return a name in quotes, which may be a word of SQL such as ORDER. For statements that people do not see."""
     return '"' + name.replace('"', '""') + '"'
 
 

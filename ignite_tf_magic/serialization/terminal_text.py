@@ -1,6 +1,6 @@
-"""Text of others on a terminal: names, values and output that cannot move the cursor, set a title or hide a word.
+"""Makes untrusted text safe for a terminal: it cannot move the cursor, set a title or hide a word.
 
-What a terminal takes for an order begins with a control character; some others turn the direction of writing round.
+Terminal commands begin with a control character. Some other characters reverse the direction of writing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-# C0 without tab and newline, DEL, C1, separators of lines, and what changes the direction of writing.
+# C0 without tab and newline, DEL, C1, separators of lines, and characters that change the direction of writing.
 _ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOUR = r"\x1b\[[0-9;:]*m"
 _SEQUENCES = re.compile(
@@ -27,19 +27,19 @@ _RESETS = ("\x1b[0m", "\x1b[m", "\x1b[00m")
 
 
 def visible(text: str) -> str:
-    r"""Write what a terminal would obey as \x1b and the like; lines and tabs stay."""
+    r"""Escape control characters as \x1b and the like; newlines and tabs stay."""
     return _ORDERS.sub(_written, text)
 
 
 def visible_line(text: str) -> str:
-    """Write a name or a value, so that it stays on its line."""
+    """Escape control characters, newlines and tabs: a name or a value stays on its line."""
     return visible(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 
 def coloured(text: str) -> str:
-    r"""Leave a program's output its colours, lines and "\r"; its other orders to a terminal are taken away.
+    r"""Keep the colours, newlines, tabs and "\r" of a program's output; remove or escape other terminal commands.
 
-    Colours end with the text, so that nothing else is written in them.
+    The text ends with a reset if it leaves a colour on: later text is not coloured.
     """
     if not _ORDERS.search(text):
         return text
@@ -49,12 +49,15 @@ def coloured(text: str) -> str:
 
 
 def echo(line: object = "", *, file: TextIO | None = None, flush: bool = False) -> None:
-    """Print a line of ours, in which names and values of others stand."""
+    """Print a line of this program with the control characters of names and values in it escaped."""
     print(visible(str(line)), file=file or sys.stdout, flush=flush)
 
 
 def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Cut text anew, behind newlines, so that no order to a terminal lies in two pieces; very long lines too."""
+    """Yield the text cut only after newlines: no terminal command is in two pieces.
+
+    Lines of more than a million characters are cut, too.
+    """
     rest = ""
     for piece in pieces:
         lines, newline, behind = (rest + piece).rpartition("\n")
@@ -69,7 +72,7 @@ def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Take a program's orders to a terminal away, its colours, too."""
+    """Remove all terminal commands, including colours, from a program's output. Escape other control characters."""
     return visible(_SEQUENCES.sub("", text).replace("\r", ""))
 
 

@@ -1,10 +1,11 @@
-"""Values as bytes, in safe formats: what a notebook sends to workers, and what they send back. Pure.
+"""Converts values that notebooks and workers send to each other to bytes in safe formats. Pure.
 
-The bytes are a zip archive of members that are not compressed: index.json, and what is large: arrays as .npy, tables
-as Arrow streams, bytes. In the index, None, bool, short text, finite floats and integers of 64 bits stand for
-themselves. All else is a list: a tag, then the parts, which are nodes of the index again. Nothing of it is executed.
+The bytes are a zip archive of uncompressed members: index.json and the large values, which are arrays as .npy, tables
+as Arrow streams, and bytes. In the index, None, bool, short text, finite floats and 64-bit integers represent
+themselves. Any other value is a list: a tag, then its parts, which are nodes of the index, too. Reading runs no code.
 
-A type not known here is refused, and so is a class that derives from a known one: it would come back as that one.
+Values of unknown types are refused. So are values of a class that derives from a known one, because they would come
+back as the known one.
 """
 
 from __future__ import annotations
@@ -38,31 +39,31 @@ MAX_BYTES = 256 * 1024 * 1024
 MAX_DEPTH = 100
 _FORMAT = 1
 _INDEX = "index.json"
-_LARGE = 1024  # longer bytes lie in a member of their own; base64 of others is short text
+_LARGE = 1024  # longer bytes get a member of their own; the base64 of others is short text
 _MAX_HEADER = 64 * 1024  # of .npy; a structured dtype makes it long
-_FREE_CELLS = 1_000_000  # columns of type null take no bytes
+_FREE_CELLS = 1_000_000  # limit of cells in columns of type null, which take no bytes
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# How a value is taken apart, and how it is made of the parts again.
+# A function that splits a value into its parts, and one that makes it from the parts again.
 _Kind = tuple[Callable[[Any], Any], Callable[..., Any]]
-# Those that could be made to come out far larger than they are, and those that call code of whoever registered them.
+# Types of columns that may be far larger than their bytes, and types that call code of whoever registered the type.
 _ODD_COLUMN = re.compile(r"view|union|run_end|extension|<>|\[0\]|: null|<.*dictionary")
 
 
 def encode(values: Mapping[str, Any], *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Write variables so that `decode` gives them back with the same types.
+    """Convert variables to bytes that `decode` converts back to the same types.
 
-    Known are None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, namespaces, range, slice,
-    the types of datetime (with timezone or ZoneInfo), Decimal, UUID, paths, NumPy's arrays and scalars, DataFrame,
-    Series and Index of pandas, and pyarrow.Table. Tensors and variables of TensorFlow and Keras come back as their
-    numpy(). Arrays of objects are refused unless all are str or bytes, and tables of pandas that Arrow would change.
-    Not kept: that an object occurs twice, and the `freq` of an index of times.
+    Supported are None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, namespaces, range,
+    slice, the types of datetime (with timezone or ZoneInfo), Decimal, UUID, paths, NumPy's arrays and scalars,
+    DataFrame, Series and Index of pandas, and pyarrow.Table. Tensors and variables of TensorFlow and Keras come back as
+    their numpy(). Arrays of objects other than str and bytes are refused, and so are pandas tables that Arrow would
+    change. An object that occurs twice comes back as two objects, and an index of times loses its `freq`.
 
     Args:
-        values: By name.
-        max_bytes: Bound of the result, at most MAX_BYTES.
+        values: The variables by name.
+        max_bytes: Limit of the result, at most MAX_BYTES.
 
     Raises:
-        ConfigError: A variable has no safe form, or all are too large together; what to do is in the message.
+        ConfigError: A variable has no safe form, or the variables are too large together. The message says what to do.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -73,7 +74,7 @@ def encode(values: Mapping[str, Any], *, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Read what `encode` wrote. Hostile bytes do no harm.
+    """Convert the bytes of `encode` back to variables. Malicious bytes do no harm.
 
     Raises:
         ConfigError: The bytes are damaged, or pandas or pyarrow is needed and missing.
@@ -86,17 +87,17 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 class _RefusedValue(Exception):
-    """A value has no safe form. The containers that it is in put their steps before its path."""
+    """A value has no safe form. Each container that holds it adds its step at the front of `path`."""
 
     path = ""
 
 
 class _TooLarge(Exception):
-    """A variable is larger than the bound by itself."""
+    """A single variable is larger than the limit."""
 
 
 class _ValueWriter:
-    """Collects variables in an archive. What no longer fits is measured only, so that the largest is known."""
+    """Collects variables in an archive. Beyond the limit it only measures them, to find the largest."""
 
     def __init__(self, archive: zipfile.ZipFile, bound: int) -> None:
         self._archive = archive
@@ -113,7 +114,7 @@ class _ValueWriter:
         self._archive.writestr(zipfile.ZipInfo(_INDEX), index)
 
     def check(self, total: int) -> None:
-        """Raise ConfigError if so many bytes are too many."""
+        """Raise ConfigError if `total` bytes are over the limit."""
         if total <= self._bound:
             return
         name, size = max(self._sizes.items(), key=lambda item: item[1], default=("", 0))
@@ -160,7 +161,7 @@ class _ValueWriter:
         except Exception as error:
             raise _RefusedValue(f"{_reason(error)}; convert it (astype), or send it as lists") from error
         finally:
-            self._size -= size  # its bytes are counted when they come
+            self._size -= size  # the bytes are counted when the parts are written
 
     def _member(self, data: bytes) -> str:
         self._claim(len(data))
@@ -176,7 +177,7 @@ class _ValueWriter:
 
 
 class _ValueReader:
-    """Reads an archive, each member once, so that small archives have no large values."""
+    """Reads an archive. Each member is read only once: a small archive cannot expand to large values."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -281,7 +282,7 @@ def _frame_bytes(frame: Any) -> bytes:
     import pyarrow as pa
 
     table = pa.Table.from_pandas(frame)
-    # Arrow has its own types for objects, and labels of text only.
+    # Raises if Arrow changed the table: it has its own types for objects, and only text as labels.
     pd.testing.assert_frame_equal(frame, table.to_pandas(), check_exact=True, check_freq=False)
     return _table_bytes(table)
 
