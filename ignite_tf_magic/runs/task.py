@@ -118,9 +118,16 @@ class ExitReport:
 
     @classmethod
     def parse(cls, content: bytes) -> ExitReport | None:
-        """Read a report from bytes, or return None if they are not valid JSON."""
+        """Read a report from bytes, or return None if they are not a report: a script may write anything there."""
         try:
             found: dict[str, Any] = json.loads(content)
-        except (ValueError, RecursionError):
+            report = cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})
+        except (ValueError, RecursionError, TypeError):
             return None
-        return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})
+        times, texts = (report.started_at, report.ended_at), (report.exception, report.traceback)
+        is_report = (
+            isinstance(report.exit_code, int)
+            and all(isinstance(each, int | float) for each in times)
+            and all(isinstance(each, str | None) for each in texts)
+        )
+        return report if is_report else None

@@ -274,6 +274,19 @@ def test_the_traceback_shows_the_lines_of_the_script_only(start):
     assert ExitReport.read(run.directory.exit(0)).exception == "IndexError"
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "5", "null", "{}", '{"exit_code": 0}', "[" * 100_000]
+    + [
+        json.dumps({"exit_code": 0, "started_at": 1.0, "ended_at": 2.0, **wrong})
+        for wrong in ({"exit_code": "0"}, {"ended_at": None}, {"traceback": 5}, {"exception": []})
+    ],
+)
+def test_what_is_no_report_is_none(content):
+    """A script may write into its own report: whoever supervises it goes on."""
+    assert ExitReport.parse(content.encode()) is None
+
+
 def test_sigterm_lets_a_script_save_and_a_second_one_does_not_disturb_it(start):
     script = (
         "import os, signal, time\n"
