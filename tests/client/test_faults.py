@@ -142,7 +142,6 @@ def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
         sum(int(b["key"].shape[0]) for b in bare)
 
 
-@pytest.mark.nightly
 def restart(cluster, index):
     """Kill a node, and start it again under the same ports and with its disk."""
     os.kill(cluster.nodes[index].pid, signal.SIGKILL)
