@@ -146,7 +146,7 @@ def _file_of(command: Sequence[str]) -> str | None:
 def pack_package() -> Parcel:
     """Pack this package as installed, under its name, so that the unpacked directory can go on sys.path.
 
-    The bundle includes cloudpickle, which serializes functions: hosts then read what this version writes.
+    The bundle includes cloudpickle, which sends functions. So hosts need no copy, and read what this version writes.
     Compiled parts are included as they are; a host that they do not fit works without them. Files are read again
     only if the size or time of one has changed.
     """
