@@ -102,9 +102,7 @@ class SshEnd:
             finally:
                 if not connection.is_closed():
                     listener.close()
-                    with contextlib.suppress(
-                        asyncio.TimeoutError
-                    ):  # the host is lost, and the port with it closes
+                    with contextlib.suppress(asyncio.TimeoutError):  # the host is lost, and its port with it
                         await asyncio.wait_for(listener.wait_closed(), _END_S)
 
     def _silent(self) -> HostUnreachable:
@@ -153,7 +151,7 @@ class HostForwards(Closing):
 
     @property
     def leads(self) -> dict[int, End]:
-        """The target of each open port. Ports of a lost connection are not listed."""
+        """The target host of each open port. Ports of a lost connection are not listed."""
         return {port: each.to for port, each in self._forwards.items() if each.is_open}
 
     def lead(self, wanted: Mapping[int, End]) -> None:

@@ -188,7 +188,7 @@ class Host(Closing):
             gpus: The GPUs that such a job gets.
             count: The number of parked processes wanted. There may be fewer, for example when memory is short.
             age_s: How long they wait for a job, in seconds.
-            memory_bytes: No process starts unless twice as much memory is free. All end when less than this is free.
+            memory_bytes: A process starts only if twice this memory is free, and ends if less than this is free.
         """
         if job.early is None:
             return 0
@@ -247,7 +247,7 @@ class Host(Closing):
     def set_lease(self, run: str, generation: int, lease_s: float) -> None:
         """Set the lease of a generation's jobs to end in `lease_s` seconds, sooner or later than before.
 
-        Only the run's owner may call this, because nobody else then renews the lease. Renewals can only extend it.
+        Only the run's owner may call this, because an owner's renewals would otherwise extend the lease again.
         """
         self.call("lease", run=run, generation=generation, lease_s=lease_s)
 
@@ -372,7 +372,7 @@ class Host(Closing):
         return bool(self.call("listens", host=address, port=port).fields["listens"])
 
     def route(self, addresses: Sequence[str]) -> list[str | None]:
-        """Return for each address the host's own address that it would send from, or None if there is none."""
+        """Return, for each target address, the host's own address that it would send from, or None."""
         return list(self.call("route", addresses=list(addresses)).fields["sources"])
 
     def close(self) -> None:

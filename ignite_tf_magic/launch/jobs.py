@@ -30,7 +30,7 @@ class EarlyProgram:
     """A program that starts before its job exists, and later becomes the job's process.
 
     Attributes:
-        argv: Program and arguments. The number of the socket descriptor that announces its job is appended.
+        argv: Program and arguments. The number of a descriptor is appended: the socket through which its job arrives.
         input_text: Its standard input until then.
     """
 
@@ -60,15 +60,15 @@ class Job:
         grace_s: Seconds it may take to end by itself before it is killed.
         ports: Ports of the host that its shim reserves for it.
         num_gpus: Number of GPUs that it gets for itself.
-        memory_bytes: Limit for the private memory of all its processes together; 0 means none. It is ended beyond it.
+        memory_bytes: Private memory of all its processes together above which it is ended; 0 means no limit.
         respawns: How often its process is started again, in the same generation, after a signal ended it.
-        keep: Whether to start it again whenever it exits with a nonzero code. Such a job has no generation.
+        keep: Whether to start it again whenever it exits with a nonzero code. The generation check does not end it.
         log_limit_bytes: Size at which the older half of the log is deleted; readers see a gap. None keeps everything.
         create_cwd: Whether to create the working directory if it is missing.
         exit_file: File of an `ExitReport`, relative to the run's directory, or empty. A process that still runs ten
             seconds after it wrote the file is killed, and its exit code is the one in the file.
-        early: The early program of this job. A parked process that was started with it in the same way becomes the
-            job's process.
+        early: The early program of this job. A parked process that was started with this program in the same
+            environment becomes the job's process.
     """
 
     run: str

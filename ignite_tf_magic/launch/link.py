@@ -27,7 +27,7 @@ class Pipe(Protocol):
     """The standard input and output of a program that was started on a host."""
 
     async def read(self, limit: int) -> bytes:
-        """Return the next bytes of its output, or no bytes at its end.
+        """Return the next bytes of its output, or b"" at its end.
 
         Raises:
             HostUnreachable: The connection to the host broke.
@@ -182,7 +182,7 @@ class RelayLink:
             waiting.set_result(RelayReply(header, payload))
 
     def abandon(self, reason: str) -> None:
-        """Mark the link as broken, and raise HostUnreachable in all pending requests."""
+        """Mark the link as broken. All pending requests fail with HostUnreachable."""
         self._broken = f"the connection broke: {reason}"
         for waiting in self._waiting.values():
             if not waiting.done():

@@ -1,4 +1,4 @@
-"""File locks that show whether a process lives: the system releases them when their holder ends in any way.
+"""File locks that show whether a process lives: the system releases them, however their holder ends.
 
 A pid is less reliable, because the system may reuse it. Standard library only, because workers import it.
 """

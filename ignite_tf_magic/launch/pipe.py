@@ -21,7 +21,7 @@ class PipeTransport:
     """Starts relays on this machine."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Store variables for the relays, in addition to this process's own."""
+        """Create a transport whose relays get these variables in addition to this process's own."""
         self._env = dict(env or {})
 
     def describe(self) -> str:

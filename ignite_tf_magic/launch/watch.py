@@ -1,6 +1,6 @@
 """Watches one run on one host, across lost links: its jobs, its output from any offset, and its lease.
 
-The host's last answer remains in view while the host cannot be reached. Silence changes nothing about the jobs.
+The host's last answer remains in view while the host cannot be reached. Silence alone says nothing about the jobs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogSink(Protocol):
         ...
 
     def gap(self, host: str, path: str, start: int, end: int) -> None:
-        """Receive the range of a log that its size limit deleted before it was read."""
+        """Note that the bytes from `start` to `end` of a log were deleted, at its size limit, before being read."""
         ...
 
 

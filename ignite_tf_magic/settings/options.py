@@ -101,8 +101,8 @@ class ConnectOptions:
     Attributes:
         endpoints: The endpoints to try first. The first that answers names the other nodes.
         timeout_s: Limit in seconds for opening a connection, and for one answer of a control operation.
-        dial: Connects to a (host, port) within a timeout in seconds, where this machine cannot do so directly. Raises
-            OSError if it fails.
+        dial: Function of (host, port, timeout in seconds) that connects where this machine cannot do so directly. It
+            raises OSError if it fails.
     """
 
     endpoints: tuple[Endpoint, ...] = (Endpoint("127.0.0.1"),)

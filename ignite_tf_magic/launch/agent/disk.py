@@ -1,4 +1,4 @@
-"""Reads and writes an agent's files: follows no links, and survives full disks and torn writes."""
+"""Reads and writes an agent's files without following links, safe against full disks and torn writes."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def full_disk_of(paths: list[str]) -> str | None:
 def read_only_disk_of(paths: list[str]) -> str | None:
     """Return the first of these paths whose disk is mounted read-only, or None.
 
-    The kernel remounts a disk so after faults.
+    The kernel mounts a disk read-only after faults.
     """
     for path in paths:
         if os.path.exists(path) and os.statvfs(path).f_flag & os.ST_RDONLY:
@@ -247,7 +247,7 @@ def read_only_disk_of(paths: list[str]) -> str | None:
 
 
 def sync_disk(path: str) -> None:
-    """Flush all writes to the file system of a path, which is faster than file by file."""
+    """Flush all writes to the file system of a path at once, which is faster than file by file."""
     try:
         import ctypes
 

@@ -107,16 +107,16 @@ def loader_arguments(
 ) -> list[str]:
     """Return the command that starts a relay. Only its fifth argument, LOADER, needs quotes in a shell.
 
-    The command prints a line with MAGIC and a status word. HAVE means that it has the agent. After NEED it reads the
-    `num_bytes` of the agent. Frames then go both ways. After any other word it ends: OLD and the version of the
-    interpreter; HOST, another host and the directory that belongs to it; OPEN and a path that others own or may write
-    to; BAD if the agent that was sent has another hash.
+    The command prints a line with MAGIC and a status word. HAVE means that the host has the agent. After NEED the
+    command reads the `num_bytes` of the agent. Frames then go both ways. After any other word the command ends: OLD and
+    the version of the interpreter; HOST, another host and the directory that belongs to it; OPEN and a path that others
+    own or may write to; BAD if the agent that was sent has another hash.
     """
     return [python, "-I", "-S", "-c", LOADER, digest, str(num_bytes), *([root] if root else [])]
 
 
 class FrameError(ValueError):
-    """A frame is malformed or exceeds its limit. A stream that was read from is then unusable."""
+    """A frame is malformed or exceeds its limit. After a decoding error, close the stream."""
 
 
 def encode_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:

@@ -209,7 +209,7 @@ def _sockets(path: str) -> Any:
 
 
 def route(addresses: list[str]) -> list[str | None]:
-    """Return for each address the own address that this host would send from, or None. Sends nothing."""
+    """Return, for each target address, this host's address that it would send from, or None. Sends nothing."""
     return [_source(address) for address in addresses]
 
 

@@ -122,7 +122,7 @@ class ParkedProcess:
         return self._control.fileno()
 
     def become(self, request: dict[str, Any], log: int) -> None:
-        """Make it a job's process, as soon as it has finished its preparation. Raises OSError if that fails."""
+        """Hand it a job, whose process it becomes after its preparation. Raises OSError if that fails."""
         cwd = os.open(request["cwd"], os.O_PATH | os.O_DIRECTORY)
         try:
             message = {name: request[name] for name in ("argv", "umask")}

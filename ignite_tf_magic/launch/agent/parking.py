@@ -34,7 +34,7 @@ _OF_A_CONNECTION = ("SSH_", "XDG_SESSION_", "KRB5CCNAME")
 
 
 class Parking:
-    """The parked processes of a root directory. Those of a relay end with it."""
+    """The parked processes of a root directory. A relay's own parked processes end with it."""
 
     def __init__(self, root: str, digest: str, umask: int) -> None:
         self._root = root

@@ -24,7 +24,7 @@ class Poll:
 
     def __init__(self, runs: Runs, request: dict[str, Any], now: float) -> None:
         self.request = request
-        self.is_over = True  # remains so if looking fails
+        self.is_over = True  # stays True if `look` fails
         self._runs = runs
         self._run = request["run"]
         self._logs = {path: int(offset) for path, offset in (request.get("logs") or {}).items()}

@@ -63,7 +63,7 @@ KEEPER_REPORT, KEEPER_LOCK = 1, 3
 _TICK_S = 0.2
 _BEAT_S = 1.0
 _PASSES_PER_LOOK_AT_ALL = 50
-# If a disk has less room than both _LOW_BYTES and 1/_LOW_SHARE of it, logs shrink, down to _LEAST_LOG_BYTES.
+# If a disk has less room than both _LOW_BYTES and 1/_LOW_SHARE of its size, logs shrink, down to _LEAST_LOG_BYTES.
 _LOW_BYTES, _LOW_SHARE, _LEAST_LOG_BYTES = 64 << 20, 8, 4 << 20
 _CLEAN_PASSES = 4  # passes that kill nothing but leave children: shims, or processes of other users
 _MOST_REPORT_BYTES = 1 << 20
@@ -307,7 +307,7 @@ class ProcessShim:
             self._status.update(pid=None, code=code, oom=is_oom)
 
     def _has_outlived_its_report(self) -> bool:
-        """Return whether the process still runs 10 s after it reported its end; keep the reported exit code."""
+        """Return whether the process still runs 10 s after it reported its end; store the reported exit code."""
         name = self._request.get("exit_file")
         if not name:
             return False

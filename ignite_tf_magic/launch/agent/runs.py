@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-_LIST_BYTES = 3 << 20  # limit of one answer, whose header `frames` limits
+_LIST_BYTES = 3 << 20  # limit for the runs in one answer: `frames` limits its header
 # A cache has up to 65,000 partitions, which take about 4 MiB with indentation and 2 MiB without.
 MAX_RECORD_BYTES = 8 << 20
 _OURS = ("fence", "stop", "jobs")  # only other operations than `write` write these
@@ -145,7 +145,7 @@ def _size(path: str) -> int:
 def end(
     runs: Runs, run: str, names: list[str] | None, generation: int | None, grace_s: float, reason: str
 ) -> None:
-    """Ask jobs to end: the named ones, or all without `keep`. `generation` limits that to jobs up to it."""
+    """Ask jobs to end: the named ones, or all without `keep`; with `generation`, only jobs up to that one."""
     for job, status in runs.alive(run):
         wanted = status["name"] in names if names is not None else not job.request["keep"]
         if wanted and (generation is None or status["generation"] <= generation):

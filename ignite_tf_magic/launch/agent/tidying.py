@@ -79,7 +79,7 @@ class _Tidying:
                 self._remove(f"venvs/{name}")
 
     def credentials(self) -> None:
-        """Empty the files with cluster credentials for workers whose owner has vanished."""
+        """Empty the files with workers' cluster credentials in runs whose owner has vanished."""
         for run in names_in(f"{self._runs.root}/runs"):
             path = f"{self._runs.root}/runs/{run}/credentials.json"
             try:
