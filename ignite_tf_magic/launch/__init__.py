@@ -1,1 +1,1 @@
-"""Processes on hosts: what to start (`base`), and how on this machine (`local`)."""
+"""Starts and watches processes on hosts, over SSH or on this machine."""

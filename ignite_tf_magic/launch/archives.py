@@ -1,7 +1,7 @@
-"""Archives that somebody else made, read without trust.
+"""Reads archives from untrusted sources.
 
-What they hold is written under numbers, never under a name of theirs; `entries` says which names and links
-may stand in what a host unpacks. No header, size or count that they state is believed.
+File contents are written to disk under numbers, never under names from the archive. `entries` decides which names and
+links a host may unpack. No header, size or count in the archive is trusted.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ _BROKEN = (
 
 @contextmanager
 def read_archive(path: Path, entries: Entries) -> Iterator[None]:
-    """Add what is in a zip, tar, tar.gz, tar.bz2 or tar.xz; its files are there until the `with` ends.
+    """Add the contents of a zip, tar, tar.gz, tar.bz2 or tar.xz to `entries`.
+
+    The files that the entries refer to exist until the `with` block ends.
 
     Raises:
-        ParcelError: Not such a file, broken, too large when unpacked, or with an entry that is unsafe.
+        ParcelError: The file is not such an archive, is broken, unpacks to too much, or has an unsafe entry.
     """
     with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
         spool = _Spool(Path(folder), entries)
@@ -53,7 +55,7 @@ def read_archive(path: Path, entries: Entries) -> Iterator[None]:
 
 
 class _Spool:
-    """Content of an archive's files, under numbers instead of their names, and no more of it than is allowed."""
+    """Stores the files of an archive under numbers instead of their names, within the size limit."""
 
     def __init__(self, folder: Path, entries: Entries) -> None:
         self._folder = folder
@@ -64,14 +66,14 @@ class _Spool:
 
     @property
     def where(self) -> str:
-        """The end of a sentence: at which entry it happened."""
+        """The end of an error message, which names the current entry if there is one."""
         return f" (at its entry {self._at!r})" if self._at else ""
 
     def name(self, raw: str) -> str:
-        """Begin with an entry."""
+        """Start a new entry and return its safe name."""
         self._at = raw
         self._num_files += 1
-        if self._num_files > MAX_ENTRIES:  # also of entries that replace each other
+        if self._num_files > MAX_ENTRIES:  # also counts entries that replace each other
             raise ParcelError(f"{self.entries.what} has more than {MAX_ENTRIES:,} entries; leave some out")
         return self.entries.safe_name(raw)
 
@@ -79,7 +81,7 @@ class _Spool:
         return ParcelError(f"{self.entries.what}: {self._at!r} is {reason}")
 
     def allow(self, num_bytes: int) -> None:
-        """Count bytes, or promised ones, before they are taken."""
+        """Raise ParcelError if this many more bytes exceed the size limit."""
         if self._num_bytes + num_bytes > self.entries.max_bytes:
             raise ParcelError(
                 f"{self.entries.what} unpacks to more than {mib(self.entries.max_bytes)}, the most that is shipped "
@@ -87,14 +89,14 @@ class _Spool:
             )
 
     def add_directory(self, name: str) -> None:
-        """Add a directory, unless it is the top."""
+        """Add a directory, unless it is the archive's root."""
         if name:
             self.entries.add(name, ArchiveEntry())
 
     def add_file(self, name: str, content: IO[bytes], *, is_executable: bool) -> None:
         path = self._folder / str(self._num_files)
         size = 0
-        with path.open("xb") as file:  # numbers do not repeat
+        with path.open("xb") as file:  # each number is used once
             while chunk := content.read(_CHUNK_BYTES):
                 self.allow(len(chunk))
                 self._num_bytes += len(chunk)
@@ -132,7 +134,7 @@ def _read(file: IO[bytes], spool: _Spool) -> None:
 
 
 class _Guarded:
-    """What tarfile reads from. It would hold any header in memory, however large that says it is."""
+    """A file for tarfile with limits: tarfile itself reads a header of any stated size into memory."""
 
     def __init__(self, file: IO[bytes] | BufferedIOBase, max_bytes: int) -> None:
         self._file = file
@@ -158,7 +160,8 @@ def _read_tar(file: IO[bytes] | BufferedIOBase, spool: _Spool) -> None:
                 raise spool.refuse("the directory itself, and not a directory")
             else:
                 _add_member(archive, member, name, spool)
-        # tarfile takes a damaged header for the end, and what comes after the end has the checksum.
+        # tarfile treats a damaged header as the end of the archive, so look for the real end marker. Then read the
+        # rest, because a compressed file ends with its checksum.
         guarded.seek(archive.offset)
         if guarded.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise tarfile.ReadError("it is cut off or damaged")

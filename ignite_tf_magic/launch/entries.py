@@ -1,6 +1,6 @@
-"""Entries of archives that hosts unpack: safe names, links that stay inside, bounded size and number.
+"""Entries of archives that hosts unpack: safe names, links that stay inside, limited size and number.
 
-Knows neither directories nor archives; `archives` and `parcels` fill it.
+This module reads neither directories nor archives; `archives` and `parcels` add the entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_KEY_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """What a name in the archive is: a directory, a link (`target`), or a file (`source`)."""
+    """One entry of an archive: a file (`source`), a link (`target`), or a directory (neither)."""
 
     source: Path | None = None
     target: str | None = None
@@ -37,7 +37,7 @@ class ArchiveEntry:
 
 @dataclass(slots=True)
 class Entries:
-    """The archive to be: safe names, safe links, bounded size and number."""
+    """The entries of an archive that will be packed: safe names and links, limited size and number."""
 
     what: str
     max_bytes: int
@@ -45,10 +45,10 @@ class Entries:
     left_out: list[str] = field(default_factory=list)
 
     def add(self, name: str, entry: ArchiveEntry) -> None:
-        """Take an entry; one of the same name that came before is forgotten.
+        """Add an entry. It replaces an earlier one of the same name.
 
         Raises:
-            ParcelError: A link that leads out or might, or too many entries.
+            ParcelError: The entry is a link that may lead out of the archive, or there are too many entries.
         """
         if entry.target is not None and leads_out(name, entry.target):
             raise ParcelError(
@@ -60,7 +60,11 @@ class Entries:
             raise ParcelError(f"{self.what} has more than {MAX_ENTRIES:,} entries; leave some out")
 
     def safe_name(self, name: str) -> str:
-        """Return a name without "." and doubled slashes; "" is the top."""
+        """Return a name without "." and doubled slashes, or "" for the archive's root.
+
+        Raises:
+            ParcelError: The name is unsafe to unpack.
+        """
         if name.startswith("/") or re.match(r"[A-Za-z]:", name):
             raise ParcelError(f"{self.what}: {name!r} is an absolute path; hosts unpack relative ones only")
         if "\\" in name or "\0" in name:
@@ -73,7 +77,7 @@ class Entries:
         return "/".join(parts)
 
     def leave_out_secrets(self) -> None:
-        """Leave out ignite-tf.toml, .env files, .git, .ssh, .netrc and files that hold a private key."""
+        """Leave out ignite-tf.toml, .env files, .git, .ssh, .netrc, .pgpass and files that hold a private key."""
         for name in list(self.named):
             parts = name.split("/")
             depth = next((i for i, part in enumerate(parts, 1) if SECRET_NAME.fullmatch(part)), 0)
@@ -84,7 +88,7 @@ class Entries:
                     self.left_out.append(top)
 
     def without_top(self, wanted: str | None) -> None:
-        """Leave out the single directory at the top, when the file that is wanted lies in it and not at the top."""
+        """Strip a single top-level directory if the wanted file lies in it and not at the root."""
         tops = {name.partition("/")[0] for name in self.named} - {"__MACOSX"}
         top = tops.pop() if len(tops) == 1 else ""
         if wanted and wanted not in self.named and f"{top}/{wanted}" in self.named:
@@ -92,7 +96,7 @@ class Entries:
             self.named = {n.removeprefix(start): e for n, e in self.named.items() if n.startswith(start)}
 
     def finished(self) -> list[tuple[str, ArchiveEntry]]:
-        """Return all entries in order, with every directory before what is in it."""
+        """Return all entries, each directory before its contents. Missing parent directories are added."""
         for name in list(self.named):
             parent = name.rpartition("/")[0]
             while parent:
@@ -105,7 +109,7 @@ class Entries:
         return sorted(self.named.items(), key=lambda item: item[0].split("/"))
 
     def check_size(self) -> None:
-        """Raise ParcelError, which names the largest files, when there is too much."""
+        """Raise ParcelError, which names the largest files, if their total size exceeds the limit."""
         total = sum(entry.num_bytes for entry in self.named.values())
         if total > self.max_bytes:
             files = sorted(self.named.items(), key=lambda item: (-item[1].num_bytes, item[0]))[:5]
@@ -116,7 +120,7 @@ class Entries:
             )
 
     def stamp(self) -> str:
-        """Return a hash that changes when a file's place, size or time does; no file is read."""
+        """Return a hash that changes if a file's path, size or time does. Reads no file."""
         told = [
             (n, str(e.source), e.num_bytes, e.mtime_ns, e.target, e.is_executable) for n, e in self.finished()
         ]
@@ -124,9 +128,10 @@ class Entries:
 
 
 def leads_out(name: str, target: str) -> bool:
-    """Tell whether a link may lead out of its tree.
+    """Return whether a link may lead out of its tree.
 
-    "../" is allowed as often as the link is deep, then names: such a path cannot leave, whatever is on it.
+    A safe target has at most as many ".." as the link is deep, all in front, and then only names. Such a path stays
+    in the tree, even if it passes through other links.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
@@ -141,10 +146,10 @@ def _is_private_key(entry: ArchiveEntry) -> bool:
         with entry.source.open("rb") as file:
             start = file.read(64)
     except OSError:
-        return False  # whoever packs it reports that
+        return False  # packing the file reports the error
     return start.startswith(b"PuTTY-User-Key-File") or bool(_PEM_KEY.match(start))
 
 
 def mib(num_bytes: int) -> str:
-    """Write a size for people."""
+    """Format a size in MiB for people."""
     return f"{num_bytes / (1 << 20):,.1f} MiB"

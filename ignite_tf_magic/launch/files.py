@@ -1,4 +1,4 @@
-"""Files that a reader sees whole or not at all. Standard library only."""
+"""Writes files that a reader sees either whole or not at all. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner can read; a reader sees the old or the new one whole."""
+    """Replace a file with one that only its owner can read. A reader sees the whole old or new content."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -22,13 +22,13 @@ def write_private(path: Path, text: str) -> None:
 
 
 def sync_disk(path: Path) -> None:
-    """Have all that was written to the disk of a directory reach it, before a tree there gets its name.
+    """Flush all writes to the file system of a directory.
 
-    Agents have their own (`launch.agent.disk`).
+    Call it before renaming a new tree to its final name. The agent has its own version in `launch.agent.disk`.
     """
     try:
         call = ctypes.CDLL(None, use_errno=True).syncfs
-    except (OSError, AttributeError, TypeError):  # no Linux
+    except (OSError, AttributeError, TypeError):  # not Linux
         if hasattr(os, "sync"):
             os.sync()
         return
@@ -41,10 +41,10 @@ def sync_disk(path: Path) -> None:
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:
-    """Tell a file from one that has replaced it, or from itself when it has changed.
+    """Return a stamp that differs if the file has changed or another file has replaced it.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: The file does not exist.
     """
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,7 +1,7 @@
-"""Ports of one host that lead to another, through this process and its SSH connections to both.
+"""Forwards ports of one host to another, through this process and its SSH connections to both.
 
-No host needs SSH to another, and nothing but loopback is listened at. Everything here lives on the loop's thread, but
-for the calls of `HostForwards`.
+Hosts need no SSH access to each other, and ports are opened on loopback addresses only. Everything here runs on the
+loop's thread, except the public methods of `HostForwards`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ LOOPBACK = "127.0.0.1"
 NO_FORWARDING = "no_forwarding"
 _END_S = 1.0
 
-# What is read from, and written to: of asyncio or asyncssh, which are alike.
+# A reader and a writer of asyncio or asyncssh, which have the same methods.
 Stream = tuple[Any, Any]
 Accept = Callable[[Any, Any], None]
 
 
 class End(Protocol):
-    """A host, as connections between hosts begin and end there."""
+    """A host at which forwarded connections begin or end."""
 
     def connected(self, port: int) -> AbstractAsyncContextManager[Stream]:
-        """Connect to a port of the host's loopback, for as long as the context lasts.
+        """Connect to a port of the host's loopback address while the context lasts.
 
         Raises:
-            OSError: Nobody listens there.
-            HostRefused: The host's sshd connects to no ports for us.
+            OSError: No program listens on the port.
+            HostRefused: The host's sshd does not allow forwarding.
             HostError: The host cannot be reached.
         """
         ...
 
     def listening(self, port: int, accept: Accept) -> AbstractAsyncContextManager[Callable[[], bool]]:
-        """Listen at a port of the host's loopback; yields what tells whether that is over.
+        """Listen on a port of the host's loopback address while the context lasts.
+
+        The context yields a function that returns whether listening has ended, as when the link is lost.
 
         Raises:
-            HostRefused: The host's sshd does not listen for us.
+            HostRefused: The host's sshd does not allow forwarding.
             OSError: The port is taken.
             HostError: The host cannot be reached.
         """
@@ -62,7 +64,7 @@ class SshEnd:
 
     @contextlib.asynccontextmanager
     async def connected(self, port: int) -> AsyncIterator[Stream]:
-        """Connect to a port there; see `End`."""
+        """Connect to a port of the host; see `End`."""
         import asyncssh
 
         async with borrowed_connection(self._hop, self._timeouts) as connection:
@@ -82,7 +84,7 @@ class SshEnd:
 
     @contextlib.asynccontextmanager
     async def listening(self, port: int, accept: Accept) -> AsyncIterator[Callable[[], bool]]:
-        """Listen at a port there; see `End`."""
+        """Listen on a port of the host; see `End`."""
         import asyncssh
 
         async with borrowed_connection(self._hop, self._timeouts) as connection:
@@ -100,7 +102,7 @@ class SshEnd:
             finally:
                 if not connection.is_closed():
                     listener.close()
-                    with contextlib.suppress(asyncio.TimeoutError):  # the host is lost, and the port with it
+                    with contextlib.suppress(asyncio.TimeoutError):  # the host is lost, and its port with it
                         await asyncio.wait_for(listener.wait_closed(), _END_S)
 
     def _silent(self) -> HostUnreachable:
@@ -122,26 +124,26 @@ class LocalEnd:
 
     @contextlib.asynccontextmanager
     async def connected(self, port: int) -> AsyncIterator[Stream]:
-        """Connect to a port here; see `End`."""
+        """Connect to a port of this machine; see `End`."""
         reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=READ_BYTES)
         with contextlib.closing(writer):
             yield reader, writer
 
     @contextlib.asynccontextmanager
     async def listening(self, port: int, accept: Accept) -> AsyncIterator[Callable[[], bool]]:
-        """Listen at a port here; see `End`."""
+        """Listen on a port of this machine; see `End`."""
         server = await asyncio.start_server(accept, LOOPBACK, port, limit=READ_BYTES)
         with contextlib.closing(server):
             yield lambda: not server.is_serving()
 
 
 def end_of(transport: Transport, timeouts: LinkTimeouts) -> End:
-    """Return the end of connections to which a transport leads."""
+    """Return the `End` for the host that a transport reaches."""
     return SshEnd(transport, timeouts) if isinstance(transport, SshTransport) else LocalEnd()
 
 
 class HostForwards(Closing):
-    """Ports of one host's loopback that lead to the same ports of other hosts. One thread at a time calls it."""
+    """Forwards loopback ports of one host to the same ports of other hosts. Not thread-safe."""
 
     def __init__(self, at: End) -> None:
         self._at = at
@@ -149,14 +151,14 @@ class HostForwards(Closing):
 
     @property
     def leads(self) -> dict[int, End]:
-        """Where the ports lead that are listened at now; those of a lost connection are not."""
+        """The target host of each open port. Ports of a lost connection are not listed."""
         return {port: each.to for port, each in self._forwards.items() if each.is_open}
 
     def lead(self, wanted: Mapping[int, End]) -> None:
-        """Have these ports lead there, and no others. Those that do already are left alone.
+        """Forward exactly these ports to these targets. Forwards that already exist stay open.
 
         Raises:
-            HostRefused: The host's sshd does not listen for us.
+            HostRefused: The host's sshd does not allow forwarding.
             HostError: The host cannot be reached.
             OSError: A port of this machine is taken.
         """
@@ -178,10 +180,10 @@ class HostForwards(Closing):
                 raise answer
 
     def check(self, port: int) -> None:
-        """Find out whether others could be led to a port of this host; nobody needs to listen there yet.
+        """Check that connections to a port of this host can be forwarded. No program needs to listen on it yet.
 
         Raises:
-            HostRefused: The host's sshd does not connect to ports for us.
+            HostRefused: The host's sshd does not allow forwarding.
             HostError: The host cannot be reached.
         """
         loop_thread().run(self._check(port))
@@ -192,16 +194,16 @@ class HostForwards(Closing):
                 pass
         except HostError:
             raise
-        except OSError:  # nobody listens, as its sshd has tried
+        except OSError:  # sshd tried to connect, and no program listens
             return
 
     def close(self) -> None:
-        """Listen no more, and end all connections."""
+        """Stop listening and end all connections."""
         loop_thread().run(self._lead({}))
 
 
 class _Forward:
-    """A port of a host, and the connections that came by it."""
+    """One forwarded port and the connections through it."""
 
     def __init__(self, port: int, to: End) -> None:
         self.to = to
@@ -212,7 +214,7 @@ class _Forward:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is listened at."""
+        """Whether the port is still open."""
         return not self._is_over()
 
     async def open(self, at: End) -> None:
@@ -229,7 +231,7 @@ class _Forward:
         task.add_done_callback(self._carried.discard)
 
     async def _carry(self, reader: Any, writer: Any) -> None:
-        """Carry one connection to its end. Who connected sees an end at once where nobody listens yet."""
+        """Forward one connection to its end, which comes at once if no program listens at the target."""
         import asyncssh
 
         with contextlib.closing(writer), contextlib.suppress(asyncssh.Error, OSError, HostError):
@@ -238,20 +240,19 @@ class _Forward:
 
 
 async def _carry_both(near: Stream, far: Stream) -> None:
-    """Carry bytes both ways until both have ended, or one has failed; one that has ended is ended on the other side."""
+    """Copy bytes both ways until both directions end or one fails. An end of input is passed on."""
     ways = [asyncio.ensure_future(_carry_on(a[0], b[1])) for a, b in ((near, far), (far, near))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for way in ways:
             await end_task(way)
-    for way in sorted(
-        ways, key=asyncio.Task.cancelled
-    ):  # first the one that has failed, then the one ended for it
+    # The failed task comes first: the other one was cancelled because of it.
+    for way in sorted(ways, key=asyncio.Task.cancelled):
         way.result()
     for _, writer in (near, far):
         writer.close()
-        await writer.wait_closed()  # all is with the host then; the SSH connection may end with this one
+        await writer.wait_closed()  # all bytes must be sent before the SSH connection may close
 
 
 async def _carry_on(reader: Any, writer: Any) -> None:

@@ -1,4 +1,4 @@
-"""A host, reached through a relay: what it can be asked, blocking for callers, on one loop thread inside."""
+"""Calls a host's relay: blocking functions for any thread, over connections on one loop thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SLOW_S = 60.0
 
 
 class SendableTree(Protocol):
-    """A tree to be sent, known by the hash of its bytes; see `launch.parcels.Parcel`."""
+    """A directory tree to send, identified by the hash of its archive; see `launch.parcels.Parcel`."""
 
     @property
     def digest(self) -> str:
@@ -43,15 +43,15 @@ class SendableTree(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where the archive lies."""
+        """The path of the archive."""
         ...
 
 
 class Host(Closing):
-    """A host. Connects at the first call, and again at the first call after its link was lost.
+    """A host. The first call connects; so does the first call after the link was lost.
 
-    Safe to use from any thread. A call that fails with `HostUnreachable` may have been done or not; the
-    operations are made so that they can be repeated.
+    Safe to use from any thread. A call that raises `HostUnreachable` may or may not have been carried out. All
+    operations can be repeated.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Host(Closing):
         root: str | None = None,
         timeouts: LinkTimeouts | None = None,
     ) -> None:
-        """Name a host and the way to it; does not connect.
+        """Create a host without connecting to it.
 
         Args:
-            name: How users and records call it.
-            transport: The way to it.
-            python: Interpreter of the relay there, 3.8 or newer; "~/" is the home directory there.
-            root: Where our files lie there; None is the user's state directory there.
-            timeouts: How long to wait for what.
+            name: The host's name for users and in records.
+            transport: Starts the relay on the host.
+            python: The relay's interpreter on the host, 3.8 or newer. A leading "~/" is the home directory there.
+            root: Directory of this package's files on the host. None means the user's state directory there.
+            timeouts: Time limits for connections and answers.
         """
         self.name = name
         self.transport = transport
@@ -87,14 +87,14 @@ class Host(Closing):
 
     @property
     def facts(self) -> HostFacts | None:
-        """What the host said of itself when it was reached last; None when it never was."""
+        """What the host reported about itself when the last link opened; None before the first."""
         link = self._link
         return link.facts if link is not None else None
 
     # The core, on the loop's thread.
 
     async def link(self) -> RelayLink:
-        """Return the open link, opened when there is none; those who ask meanwhile wait for the same one."""
+        """Return the open link, or open one. Concurrent callers wait for the same one."""
         here = asyncio.get_running_loop()
         if self._loop is not here:  # the first call, or the first one in a forked child
             self._loop, self._link, self._opening = here, None, None
@@ -135,31 +135,31 @@ class Host(Closing):
     # The facade.
 
     def call(self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any) -> RelayReply:
-        """Ask the host's relay for an operation and wait for its answer.
+        """Request an operation from the host's relay and wait for its answer.
 
         Args:
             op: Name of the operation.
-            payload: Bytes that go along, at most 1 MiB.
-            timeout_s: Limit for the answer, once the host is connected; connecting has limits of its own.
+            payload: Bytes to send along, at most 1 MiB.
+            timeout_s: Limit for the answer in seconds, once connected. Connecting has its own limits.
             fields: The fields of the operation.
 
         Raises:
-            HostRefused: The relay answered that it did not do it; `kind` says why.
-            HostError: The host could not be used; the class says why.
+            HostRefused: The relay refused the operation; `kind` says why.
+            HostError: The host could not be used; the subclass says why.
         """
         return loop_thread().run(self.acall(op, payload, timeout_s=timeout_s, **fields))
 
     def hello(self) -> HostFacts:
-        """Ask the host who it is."""
+        """Return the host's facts, read anew."""
         return HostFacts.from_wire(self.call("hello").fields)
 
     def start(self, job: Job, *, token: float | None = None, timeout_s: float = 20.0) -> JobStatus:
-        """Start a job; gives its status once its process runs. May be repeated after a lost answer.
+        """Start a job and return its status once its process runs. Can be repeated after a lost answer.
 
         Args:
-            job: What to start.
-            token: The reading of the host's clock from which its lease counts; None is one of now.
-            timeout_s: Limit for the answer.
+            job: The job to start.
+            token: The reading of the host's clock at which the job's lease begins. None takes a current one.
+            timeout_s: Limit for the answer, in seconds.
         """
         return loop_thread().run(self.astart(job, token, timeout_s))
 
@@ -179,16 +179,16 @@ class Host(Closing):
         return JobStatus.from_wire(reply.fields["job"])
 
     def park(self, job: Job, gpus: Sequence[int] = (), *, count: int, age_s: float, memory_bytes: int) -> int:
-        """Have the early program of a job started, to wait for later jobs of its kind; tells how many wait.
+        """Start a job's early program in advance, for later jobs like it; return how many processes are parked.
 
-        They end with the link of this host, or after `age_s`.
+        Parked processes end with the link to this host, or after `age_s`.
 
         Args:
-            job: The job, whose environment they get.
-            gpus: The GPUs that such a job is given.
-            count: How many there are to be; there may be fewer, as where memory is short.
-            age_s: How long they wait.
-            memory_bytes: None is started where less than twice that is free, and all end where less than that is.
+            job: The job, whose environment the parked processes get.
+            gpus: The GPUs that such a job gets.
+            count: The number of parked processes wanted. There may be fewer, for example when memory is short.
+            age_s: How long they wait for a job, in seconds.
+            memory_bytes: A process starts only if twice this memory is free, and ends if less than this is free.
         """
         if job.early is None:
             return 0
@@ -205,7 +205,7 @@ class Host(Closing):
         return int(reply.fields["parked"])
 
     async def _token(self) -> float:
-        """Return a reading of the host's clock that was heard a moment ago."""
+        """Return a reading of the host's clock that arrived at most half a second ago."""
         link = await self.link()
         if link.now is None or asyncio.get_running_loop().time() - link.heard_at > _FRESH_TOKEN_S:
             return float((await self.acall("hello")).fields["now"])
@@ -220,44 +220,44 @@ class Host(Closing):
         grace_s: float = 3.0,
         reason: str = "ended",
     ) -> None:
-        """Have jobs ended: asked to, and killed after `grace_s`; does not wait for it.
+        """Ask jobs to end, and kill them after `grace_s`. Does not wait for their end.
 
         Args:
-            run: Their run.
-            names: Which; None is all but those that are kept.
-            generation: Only those up to this one.
-            grace_s: How long they may take; 0 kills them at once.
-            reason: What their status will say.
+            run: The run of the jobs.
+            names: The jobs; None means all that were started without `keep`.
+            generation: End only jobs up to this generation. None means any.
+            grace_s: How many seconds they may take; 0 kills them at once.
+            reason: The reason that their status will show.
         """
         chosen = None if names is None else list(names)
         self.call("end", run=run, names=chosen, generation=generation, grace_s=grace_s, reason=reason)
 
     def fence(self, run: str, generation: int) -> int:
-        """Have older generations ended and refused from now on; gives the highest that the host has seen."""
+        """End and refuse all older generations; return the highest that the host has seen."""
         return int(self.call("fence", run=run, generation=generation).fields["fence"])
 
     def request_stop(self, run: str) -> None:
-        """Ask the run's owner to stop it, through this host."""
+        """Leave a request on this host that the run's owner stop the run."""
         self.call("stop", run=run)
 
     def take_back_stop(self, run: str) -> None:
-        """Take back what `request_stop` has asked."""
+        """Withdraw the request of `request_stop`."""
         self.call("unstop", run=run)
 
     def set_lease(self, run: str, generation: int, lease_s: float) -> None:
-        """Let the lease of a generation's jobs be over in so long, be that sooner or later than before.
+        """Set the lease of a generation's jobs to end in `lease_s` seconds, sooner or later than before.
 
-        Only for who owns the run, as nobody else renews it then: renewals only ever move it further off.
+        Only the run's owner may call this, because an owner's renewals would otherwise extend the lease again.
         """
         self.call("lease", run=run, generation=generation, lease_s=lease_s)
 
     def read(self, run: str, path: str, offset: int = 0, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes | None:
-        """Read a file of a run; None when there is none. At most 1 MiB at a time."""
+        """Return at most 1 MiB of a run's file, or None if there is no such file."""
         reply = self.call("read", run=run, path=path, offset=offset, max_bytes=max_bytes)
         return reply.payload if reply.fields.get("exists") else None
 
     def write(self, run: str, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Write a file of a run, readable by its owner only; up to 1 MiB appears at once or not at all."""
+        """Write a file of a run, by default readable by its owner only. Up to 1 MiB is written atomically."""
         loop_thread().run(self._awrite(run, path, data, mode))
 
     async def _awrite(self, run: str, path: str, data: bytes, mode: int = 0o600) -> None:
@@ -266,11 +266,11 @@ class Host(Closing):
             await self.acall("write", part, run=run, path=path, mode=mode, append=start > 0)
 
     def remove(self, run: str) -> None:
-        """Remove a run's files. Refused (`alive`) while a job of it lives."""
+        """Remove a run's files. Raises HostRefused (`alive`) while one of its jobs runs."""
         self.call("remove", run=run, timeout_s=_SLOW_S)
 
     def tidy(self, unused_s: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Have removed what nobody needs there any more; gives what was, and what would not go."""
+        """Remove what the host has not used for `unused_s`; return what was removed and what could not be."""
         fields = self.call("tidy", unused_s=unused_s, timeout_s=_SLOW_S).fields
         return tuple(fields["removed"]), tuple(fields["kept"])
 
@@ -284,16 +284,16 @@ class Host(Closing):
                 return found
 
     def jobs_of(self, run: str) -> tuple[JobStatus, ...] | None:
-        """List the jobs of one run; None when the host has nothing of it."""
+        """Return the jobs of one run, or None if the host does not know the run."""
         found = self.call("list", runs=[run]).fields["runs"]
         return RunOnHost.from_wire(found[0]).jobs if found else None
 
     def has_parcels(self, digests: Iterable[str]) -> set[str]:
-        """Tell which of these trees the host has."""
+        """Return the digests of those bundles that the host has."""
         return set(self.call("has", digests=list(digests)).fields["have"])
 
     def put_parcel(self, parcel: SendableTree, *, max_bytes: int = UNPACKED_LIMIT_BYTES) -> None:
-        """Send a tree; the host unpacks it under its digest. `max_bytes` bounds it unpacked."""
+        """Send a bundle, which the host unpacks under its digest. `max_bytes` limits its unpacked size."""
         with parcel.path.open("rb") as file:
             part, data = 0, file.read(MAX_PAYLOAD_BYTES)
             while True:
@@ -310,7 +310,7 @@ class Host(Closing):
                 part, data = part + 1, following
 
     def probe(self, python: str, modules: Sequence[str] = (), *, timeout_s: float = _SLOW_S) -> ProbeFacts:
-        """Ask what an interpreter there offers, and what the host has."""
+        """Return what an interpreter on the host offers, and what the host itself has."""
         return ProbeFacts.from_wire(
             self.call("probe", interpreter=python, modules=list(modules), timeout_s=timeout_s).fields
         )
@@ -318,12 +318,12 @@ class Host(Closing):
     def devices(
         self, *, with_gpus: bool, port_range: tuple[int, int] | None = None, num_ports: int = 0
     ) -> DeviceFacts:
-        """Ask which GPUs, ports and memory jobs could have.
+        """Return the host's GPUs, free ports and memory, and what its jobs hold of them.
 
         Args:
-            with_gpus: Whether to ask for the GPUs, which may take some seconds.
-            port_range: Where free ports are counted; None counts none.
-            num_ports: Where the counting ends.
+            with_gpus: Whether to list the GPUs, which may take some seconds.
+            port_range: First and last port of the range in which to count free ports. None counts none.
+            num_ports: The number of free ports at which counting stops.
         """
         wanted = None if port_range is None else list(port_range)
         return DeviceFacts.from_wire(
@@ -333,55 +333,57 @@ class Host(Closing):
         )
 
     def reserve_ports(self, count: int, port_range: tuple[int, int] | None = None) -> tuple[int, ...]:
-        """Have free ports held until `unreserve_ports`, or until the link is gone.
+        """Reserve free ports until `unreserve_ports`, or until the link is gone.
 
         Args:
-            count: How many.
-            port_range: The first and the last that may be taken; None lets the system choose.
+            count: The number of ports.
+            port_range: First and last port allowed. None lets the system choose.
         """
         wanted = None if port_range is None else list(port_range)
         return tuple(self.call("reserve", count=count, range=wanted).fields["ports"])
 
     def unreserve_ports(self, ports: Iterable[int]) -> None:
-        """Let go of ports that were reserved."""
+        """Release reserved ports."""
         self.call("unreserve", ports=list(ports))
 
     def listen(self) -> int:
-        """Have the host listen on a free port, for others to test whether they reach it; gives the port."""
+        """Make the host listen on a free port, by which others can test whether they reach it; return the port."""
         return int(self.call("listen").fields["port"])
 
     def unlisten(self, port: int) -> None:
-        """End what `listen` began."""
+        """Stop listening on a port that `listen` returned."""
         self.call("unlisten", port=port)
 
     def connect_to(self, targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str | None]:
-        """Have the host connect to others; gives for each why it could not, None when it could."""
+        """Make the host connect to each target; return for each the error, or None if it succeeded."""
         fields = {"targets": [[host, port] for host, port in targets], "timeout_s": timeout_s}
         reply = loop_thread().run(self._request("connect", fields, b"", timeout_s + 10))
         return list(reply.fields["results"])
 
     def listens(self, address: str, port: int) -> bool:
-        """Tell whether a program of the host listens at a port, which sees nothing of it where the host lists sockets.
+        """Return whether a program on the host listens on a port.
+
+        Where the host lists its sockets, nothing connects to the program. Elsewhere the host tries to connect.
 
         Args:
-            address: The host's own, at which it is tried where the host lists none.
-            port: Whatever interface it is at.
+            address: The host's own address, used to connect where it does not list its sockets.
+            port: The port. Where the host lists its sockets, any interface counts.
         """
         return bool(self.call("listens", host=address, port=port).fields["listens"])
 
     def route(self, addresses: Sequence[str]) -> list[str | None]:
-        """Tell from which of its own addresses the host would send to each of these."""
+        """Return, for each target address, the host's own address that it would send from, or None."""
         return list(self.call("route", addresses=list(addresses)).fields["sources"])
 
     def close(self) -> None:
-        """End the relay. Nothing that was started ends, and no call works any more."""
+        """End the relay. Jobs that it started go on, and all later calls fail."""
         self._is_closed = True
         if self._loop is loop_thread().loop:
             loop_thread().run(self._close())
 
 
 def _look_at_error(task: asyncio.Task[RelayLink]) -> None:
-    """Take note of a failure: those who wait for it see it, and there may be none any more."""
+    """Mark a task's error as retrieved, because there may be no caller left to wait for it."""
     if not task.cancelled():
         task.exception()
 
@@ -389,9 +391,9 @@ def _look_at_error(task: asyncio.Task[RelayLink]) -> None:
 def call_all(
     hosts: Iterable[Host], function: Callable[[Host], T], *, max_parallel: int = 128
 ) -> Mapping[str, T | IgniteTfError]:
-    """Do something on many hosts at once; gives by name what came of it, or the error.
+    """Call a function for many hosts in parallel; return its results or errors by host name.
 
-    An interrupt ends the waiting at once; what is under way is left to end by itself.
+    An interrupt ends the wait at once. Calls in progress end by themselves.
     """
     waiting = deque(hosts)
     order = [host.name for host in waiting]
@@ -408,10 +410,10 @@ def call_all(
                 answers[host.name] = function(host)
             except IgniteTfError as error:
                 answers[host.name] = error
-            except BaseException as fault:  # noqa: BLE001 - raised below, where somebody waits
+            except BaseException as fault:  # noqa: BLE001 - raised below, in the calling thread
                 faults.append(fault)
 
-    # Of an executor, the interpreter waits for the threads when it ends.
+    # No executor: the interpreter would wait for its threads at exit.
     threads = [
         threading.Thread(target=work, name="ignite-tf-call", daemon=True)
         for _ in range(min(max_parallel, len(waiting)))

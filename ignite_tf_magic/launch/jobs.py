@@ -1,7 +1,7 @@
-"""Values that a host and those who use it exchange: what to start, how it stands, what the host is.
+"""Values exchanged with a host: jobs to start, their status, and facts about the host.
 
-Nothing here does anything. What comes over the wire is read tolerantly: a field that this version does not
-know is ignored, so that relays of other versions can be looked at.
+These classes have no behaviour. Parsing ignores fields that this version does not know, so that it can read answers
+from relays of other versions.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ LOG_LIMIT_BYTES = 1 << 30
 
 
 class JobState(Enum):
-    """How a job stands, as its host knows it."""
+    """The state of a job, as its host knows it."""
 
     RUNNING = "running"
-    ENDING = "ending"  # asked to end, and still there
+    ENDING = "ending"  # asked to end, and still running
     ENDED = "ended"
-    LOST = "lost"  # of another boot of the host, and nothing tells how it ended
+    LOST = "lost"  # started before the host rebooted; how it ended is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyProgram:
-    """A program that is started before there is a job for it, and becomes the job's process then.
+    """A program that starts before its job exists, and later becomes the job's process.
 
     Attributes:
-        argv: Program and arguments; the number of the descriptor at which it is told of its job is added.
-        input_text: What it reads from its standard input meanwhile.
+        argv: Program and arguments. The number of a descriptor is appended: the socket through which its job arrives.
+        input_text: Its standard input until then.
     """
 
     argv: tuple[str, ...]
     input_text: str = field(repr=False)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it as requests have it."""
+        """Return the program as it is sent in requests."""
         return {"argv": list(self.argv), "input": self.input_text}
 
 
@@ -47,26 +47,28 @@ class Job:
     """One process tree to start on a host.
 
     Attributes:
-        run: The run that it belongs to; names its directory on the host.
-        name: Its own name within the run, like "g1-worker-0"; a start may be repeated under the same name.
+        run: The run that it belongs to, which names its directory on the host.
+        name: Its name within the run, such as "g1-worker-0". Repeated starts with the same name start it once.
         generation: The host refuses generations that are older than the newest it has seen.
-        argv: Program and arguments; no shell reads them. Never holds a secret: any user may list it.
-        env: Variables on top of those that the host gives. Never holds a secret either.
-        log: Where its output goes, relative to the run's directory.
-        cwd: Its working directory; a relative one is in the run's directory. None is the home directory.
-        stdin_text: What it reads from its standard input, which then ends.
-        lease_s: It is ended when nobody has renewed its lease for so long; None lets it live.
-        grace_s: How long it may take to end by itself before it is killed.
-        ports: Ports of the host that its shim holds for it.
-        num_gpus: How many GPUs it gets for itself.
-        memory_bytes: It is ended when its processes have more memory of their own together; 0 is no limit.
-        respawns: So often its process is started again, in the same generation, when a signal has ended it.
-        keep: It is started again when it ends with another code than 0, and no generation fences it.
-        log_limit_bytes: The older half of a longer log is deleted, visibly; None keeps everything.
-        create_cwd: The working directory is made when it is missing.
-        exit_file: File of an `ExitReport`, relative to the run's directory. A process that has written it and still
-            runs ten seconds later is killed, and its exit code is the one in the file. Empty for none.
-        early: A process that was parked with this program, and else as this job's is started, becomes the job's.
+        argv: Program and arguments, run without a shell. Must not hold a secret: any user can list it.
+        env: Variables in addition to those of the host. Must not hold a secret either.
+        log: File for its output, relative to the run's directory.
+        cwd: Its working directory, relative to the run's directory. None means the relay's, which over SSH is the
+            home directory.
+        stdin_text: The whole text of its standard input. None means empty.
+        lease_s: Seconds after which it is ended unless its lease is renewed. None means no lease.
+        grace_s: Seconds it may take to end by itself before it is killed.
+        ports: Ports of the host that its shim reserves for it.
+        num_gpus: Number of GPUs that it gets for itself.
+        memory_bytes: Private memory of all its processes together above which it is ended; 0 means no limit.
+        respawns: How often its process is started again, in the same generation, after a signal ended it.
+        keep: Whether to start it again whenever it exits with a nonzero code. The generation check does not end it.
+        log_limit_bytes: Size at which the older half of the log is deleted; readers see a gap. None keeps everything.
+        create_cwd: Whether to create the working directory if it is missing.
+        exit_file: File of an `ExitReport`, relative to the run's directory, or empty. A process that still runs ten
+            seconds after it wrote the file is killed, and its exit code is the one in the file.
+        early: The early program of this job. A parked process that was started with this program in the same
+            environment becomes the job's process.
     """
 
     run: str
@@ -90,7 +92,7 @@ class Job:
     early: EarlyProgram | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the fields of a `start`, but for its lease, which needs the host's clock, and its input."""
+        """Return the fields of a `start` request without its input and its lease, which needs the host's clock."""
         return {
             "run": self.run,
             "name": self.name,
@@ -114,17 +116,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How a job stands, as its shim wrote it last.
+    """The status of a job, as its shim last wrote it.
 
     Attributes:
-        beat: Counts the shim's signs of life, about one a second.
-        started_at: Time of the host's clock, in seconds since the epoch; so is `ended_at`.
-        code: As `subprocess.Popen.returncode`; None while it runs, and when nobody knows it.
+        beat: Number of heartbeats of the shim, about one a second.
+        started_at: Seconds since the epoch on the host's clock. `ended_at` likewise.
+        code: Like `subprocess.Popen.returncode`; None while it runs, and if unknown.
         reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "memory", "agent_lost", ...
-        oom: The system killed it for want of memory.
-        full_disk: A place of its host whose disk was full, or could only be read, when it failed; with what was left.
-        log_bytes: Where its log ends.
-        log_start: Where its log begins; what was before is deleted.
+        oom: Whether the system killed it because memory was short.
+        full_disk: A path whose disk was full or read-only when the job failed, with the room that was left.
+        log_bytes: Offset at which its log ends.
+        log_start: Offset at which its log begins. Earlier bytes were deleted.
         restarts: How often its process was started again.
     """
 
@@ -147,12 +149,12 @@ class JobStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether none of its processes runs any more."""
         return self.state in (JobState.ENDED, JobState.LOST)
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> JobStatus:
-        """Read a STATUS of a relay."""
+        """Read a job's status from an answer of a relay."""
         known = _known(cls, wire)
         known["state"] = JobState(wire["state"])
         known["gpus"] = tuple(wire.get("gpus") or ())
@@ -161,14 +163,14 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a relay says of its host.
+    """What a relay reports about its host.
 
     Attributes:
         boot_id: Changes with every boot.
         python: Version of the interpreter that runs the relay.
-        root: Where everything of ours lies on that host.
+        root: Directory of this package's files on the host.
         time: The host's clock when it answered, in seconds since the epoch.
-        ssh_address: The host's address as its sshd sees it; None without ssh.
+        ssh_address: The host's address as its sshd sees it; None without SSH.
         agent: Hash of the relay's source.
     """
 
@@ -207,12 +209,12 @@ class ProbeFacts:
     """What an interpreter on a host offers, and what the host has.
 
     Attributes:
-        interpreter: Its path; None when it was not found or did not run.
-        version: "3.11.7".
-        modules: Installed version of each that was asked for, None when missing.
-        uv: Path of uv, None when the host has none.
-        ends_at_logout: Whether the system ends all that a user has started when he logs out.
-        disk_fault: Why workers cannot use the directory of our files; None when they can.
+        interpreter: Its path; None if it was not found or did not run.
+        version: Its version, such as "3.11.7".
+        modules: Installed version of each requested module; None if it is missing.
+        uv: Path of uv; None if the host has none.
+        ends_at_logout: Whether the system ends all processes of a user at logout.
+        disk_fault: Why workers cannot use the directory of this package's files; None if they can.
     """
 
     interpreter: str | None
@@ -236,7 +238,7 @@ class ProbeFacts:
 
 @dataclass(frozen=True, slots=True)
 class HeldDevices:
-    """What a living job of a host holds for itself."""
+    """The GPUs, ports and memory that a running job holds for itself."""
 
     run: str
     job: str
@@ -247,13 +249,13 @@ class HeldDevices:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What jobs could have of a host.
+    """The GPUs, ports and memory of a host, and what its jobs hold of them.
 
     Attributes:
-        gpus: All of them.
-        leases: What jobs hold of GPUs, ports and memory.
-        free_ports: How many of the range that was asked for are free, counted up to what was wanted.
-        memory_bytes: All that the host has.
+        gpus: All GPUs of the host.
+        leases: What running jobs hold.
+        free_ports: Number of free ports in the requested range, counted up to the requested number.
+        memory_bytes: All memory of the host.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -280,12 +282,12 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunOnHost:
-    """What a host holds of a run.
+    """What one host knows of a run.
 
     Attributes:
-        record: The run's record as this host has it; None when it has none that can be read.
+        record: The host's copy of the run's record; None if there is none that can be read.
         fence: The highest generation that the host has seen.
-        stop: Somebody asked for its end.
+        stop: Whether a stop of the run was requested through this host.
     """
 
     run: str
@@ -304,11 +306,11 @@ class RunOnHost:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Whose lease to prolong, and for how long.
+    """A renewal of the leases of one generation's jobs.
 
     Attributes:
-        token: The host's clock as it was heard: the lease ends `lease_s` after that moment. None takes the
-            newest one heard; who renews only on a condition gives the one heard before it was checked.
+        token: A reading of the host's clock. The lease ends `lease_s` after it. None takes the newest reading. A caller
+            that renews only on a condition passes a reading from before it checked the condition.
     """
 
     generation: int
@@ -321,12 +323,12 @@ class LinkTimeouts:
     """How long to wait for a host, in seconds.
 
     Attributes:
-        connect_s: For a connection, and for its relay's first words.
-        silence_s: A host that owes an answer for so long is unreachable.
-        keepalive_s: How often a silent ssh connection is asked for a sign of life; lost after 3 without.
-        poll_s: How long a host may hold back the answer that nothing has changed.
-        retry_min_s: Wait before the second attempt to reach a lost host; doubled from then on.
-        retry_max_s: The longest such wait.
+        connect_s: Limit for a connection, and for the first output of its relay.
+        silence_s: A host whose answer is overdue by this time is unreachable.
+        keepalive_s: Interval of keepalives on a silent SSH connection, which is lost after 3 without an answer.
+        poll_s: How long a host may wait for changes before it answers a poll.
+        retry_min_s: Delay before the second attempt to reach a lost host. It doubles with each attempt.
+        retry_max_s: The longest such delay.
     """
 
     connect_s: float = 15.0
@@ -337,7 +339,7 @@ class LinkTimeouts:
     retry_max_s: float = 2.0
 
     def divided(self, by: float) -> LinkTimeouts:
-        """Return the same with everything faster, but for connecting, which takes what it takes."""
+        """Return a copy with all times but `connect_s` divided by a number."""
         return LinkTimeouts(
             self.connect_s,
             self.silence_s / by,
@@ -349,6 +351,6 @@ class LinkTimeouts:
 
 
 def _known(value_class: type, wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick the fields that a class has; those that are null keep their defaults."""
+    """Return the fields that a class has, without nulls, so that those keep their defaults."""
     names = {f.name for f in fields(value_class)}
     return {name: value for name, value in wire.items() if name in names and value is not None}

@@ -1,4 +1,4 @@
-"""asyncio, imported when it is first used: a command that asks no host starts without it."""
+"""asyncio, imported on first use, so that a command that contacts no host starts without it."""
 
 from __future__ import annotations
 

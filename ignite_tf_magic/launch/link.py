@@ -1,6 +1,6 @@
-"""One open relay: requests go out, answers come back in any order. The way to it is a `Transport`'s business.
+"""A link to one relay: sends requests and matches answers, which arrive in any order.
 
-Lives on the loop's thread. A link that broke stays broken; `Host` opens another one.
+A `Transport` starts the relay. A link belongs to the loop's thread. A broken link stays broken; `Host` opens a new one.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ _ENDING_S = 2.0
 
 
 class Pipe(Protocol):
-    """The input and output of a program that was started on a host."""
+    """The standard input and output of a program that was started on a host."""
 
     async def read(self, limit: int) -> bytes:
-        """Return the next bytes of its output; none when it has ended, or the way to it is broken."""
+        """Return the next bytes of its output, or b"" at its end.
+
+        Raises:
+            HostUnreachable: The connection to the host broke.
+        """
         ...
 
     def write(self, data: bytes) -> None:
-        """Send bytes to its input; they are lost when it has ended."""
+        """Send bytes to its input. They are lost if the program has ended."""
         ...
 
     async def drain(self) -> None:
-        """Wait until not much of what was written is still here."""
+        """Wait until most of the written bytes have been sent."""
         ...
 
     async def ending(self) -> tuple[int | None, str]:
-        """Return its exit code, None when nobody knows it, and the last it said on its standard error."""
+        """Return its exit code (None if unknown) and the end of its standard error."""
         ...
 
     async def close(self) -> None:
-        """End the program and free the way to it."""
+        """End the program and release the connection to it."""
         ...
 
 
@@ -51,29 +55,29 @@ class Transport(Protocol):
     """A way to start a program on one host."""
 
     async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> Pipe:
-        """Start a program; its input and output come back as a pipe.
+        """Start a program and return its input and output as a pipe.
 
         Raises:
-            HostError: The host cannot be reached, or does not let us in.
-            OSError: The system here cannot start it.
+            HostError: The host cannot be reached, or rejects the login.
+            OSError: This machine cannot start the program.
         """
         ...
 
     def describe(self) -> str:
-        """Say which way this is, like "ssh db1"."""
+        """Return a description of this transport, such as "ssh db1"."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RelayReply:
-    """What a relay answered."""
+    """A relay's answer to one request."""
 
     fields: Mapping[str, Any]
     payload: bytes = field(default=b"", repr=False)
 
 
 class RelayLink:
-    """An open relay on a host."""
+    """A connection to a relay on a host."""
 
     def __init__(self, host: str, pipe: Pipe, first_bytes: bytes) -> None:
         self._host = host
@@ -91,7 +95,7 @@ class RelayLink:
     async def open(
         cls, host: str, transport: Transport, python: str, root: str | None, timeouts: LinkTimeouts
     ) -> RelayLink:
-        """Start a relay, sending its source when the host does not have it, and say hello."""
+        """Start a relay, send its source if the host does not have it, and read the host's facts."""
         source, digest = loop_thread().shared(__name__, _named_source)
         argv = loader_arguments(digest, len(source), root, python)
         pipe = await _opened(host, transport, argv, timeouts)
@@ -129,8 +133,8 @@ class RelayLink:
         """Send a request and wait for its answer.
 
         Raises:
-            HostRefused: The relay answered that it did not do it.
-            HostUnreachable: The link broke, or nothing came in time; nobody knows whether it was done.
+            HostRefused: The relay refused the request.
+            HostUnreachable: The link broke or the answer timed out. The request may or may not have been carried out.
         """
         if self._broken is not None:
             raise HostUnreachable(self._host, self._broken)
@@ -141,14 +145,14 @@ class RelayLink:
         try:
             self._pipe.write(encode_frame(header, payload))
             await self._pipe.drain()
-            await asyncio.wait([answer], timeout=timeout_s)  # `wait_for` may pass over a cancel
+            await asyncio.wait([answer], timeout=timeout_s)  # `wait_for` may swallow a cancellation
             if not answer.done():
                 raise HostUnreachable(self._host, f"no answer to {op!r} within {timeout_s:g} s")
             return _checked(self._host, op, answer.result())
         finally:
             self._waiting.pop(number, None)
             if not answer.cancel():
-                answer.exception()  # it may have come together with a cancel, and nobody else looks at it
+                answer.exception()  # mark an error as retrieved that arrived together with a cancellation
 
     async def _read(self, first_bytes: bytes) -> None:
         decoder = FrameDecoder()
@@ -159,7 +163,7 @@ class RelayLink:
                 for header, payload in decoder.feed(data):
                     self._deliver(header, payload)
                 data = await self._pipe.read(_READ_BYTES)
-            self._broken = f"the connection broke: {reason}"  # nothing is sent any more while we ask why
+            self._broken = f"the connection broke: {reason}"  # stop sending before asking why
             code, words = await self._pipe.ending()
             if words or code:
                 reason += f" with exit code {code}: {words}"
@@ -178,14 +182,14 @@ class RelayLink:
             waiting.set_result(RelayReply(header, payload))
 
     def abandon(self, reason: str) -> None:
-        """Take the link for broken: whoever waits for an answer is told why."""
+        """Mark the link as broken. All pending requests fail with HostUnreachable."""
         self._broken = f"the connection broke: {reason}"
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(HostUnreachable(self._host, self._broken))
 
     async def close(self) -> None:
-        """End the relay, even if who waits for that is cancelled. What it started goes on."""
+        """End the relay, even if the caller is cancelled meanwhile. Jobs that it started go on."""
         if self._closing is None:
             self.abandon("it was closed here")
             self._closing = asyncio.get_running_loop().create_task(self._close())
@@ -223,7 +227,7 @@ def _named_source() -> tuple[bytes, str]:
 
 
 async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) -> tuple[bytes, bytes]:
-    """Read over what a login shell prints; give the loader's word and the bytes that follow its line."""
+    """Skip what a login shell prints; return the loader's status word and the bytes after its line."""
     seen = b""
     while len(seen) < _NOISE_BYTES:
         data = await pipe.read(_READ_BYTES)

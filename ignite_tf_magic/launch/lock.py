@@ -1,6 +1,6 @@
-"""Locks that say who lives: the system releases them when their holder ends, however it ends.
+"""File locks that show whether a process lives: the system releases them, however their holder ends.
 
-A pid says less: it may have been given to another process. Standard library only; a worker imports it.
+A pid is less reliable, because the system may reuse it. Standard library only, because workers import it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-# Windows locks bytes, and locked bytes cannot be read: lock one that is far beyond the content.
+# Windows locks bytes, and locked bytes cannot be read. So lock a byte far beyond the content.
 _LOCKED_BYTE = 1 << 30
 _WINDOWS_TRIES = 5
 _LEFT_POLL_S = 0.2
-_TAKE_S = 2.0  # those who ask whether a lock is held have it for a moment
+_TAKE_S = 2.0  # `is_held` in another process takes the lock for a moment
 
 
 class HeldLock:
@@ -25,7 +25,7 @@ class HeldLock:
     The file holds the pid of its last holder. Children of `os.fork` do not keep the lock.
 
     Raises:
-        BlockingIOError: It is held already.
+        BlockingIOError: The lock is already held.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class HeldLock:
             _take(self._descriptor, path)
             pid = str(os.getpid()).encode()
             os.lseek(self._descriptor, 0, os.SEEK_SET)
-            os.write(self._descriptor, pid)  # over the last one's, for which a full disk has room
+            os.write(self._descriptor, pid)  # in place of the last pid, which works on a full disk
             os.truncate(self._descriptor, len(pid))
             _left_file(path).unlink(missing_ok=True)
         except BaseException:
@@ -52,19 +52,19 @@ class HeldLock:
         self.release()
 
     def release(self) -> None:
-        """Let go of the lock; in a forked child only of the child's handle on it."""
+        """Release the lock. In a forked child, this closes only the child's handle."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:
-    """Tell whether some process, this one included, holds the lock; a missing file is not held."""
+    """Return whether any process, this one included, holds the lock. A missing file is not held."""
     return _with_file(path, lambda descriptor: not _lock(descriptor, shared=True, wait=False), missing=False)
 
 
 def holder_pid(path: Path) -> int | None:
-    """Return the process that holds the lock; None when nobody does, or it has not yet told its pid."""
+    """Return the pid of the lock's holder, or None if the lock is free or the pid not yet written."""
     if not is_held(path):
         return None
     text = path.read_text()
@@ -72,16 +72,16 @@ def holder_pid(path: Path) -> int | None:
 
 
 def wait_until_free(path: Path) -> None:
-    """Block until nobody holds the lock, or its file is gone. Takes no processor time on POSIX."""
+    """Block until the lock is free or its file is gone. Takes no processor time on POSIX."""
     _with_file(path, lambda descriptor: _lock(descriptor, shared=True, wait=True), missing=True)
 
 
 def leave(path: Path, until: float) -> None:
-    """Have those who wait for the holder of a lock to be gone wait on for another one, until that time.
+    """Mark a lock as handed over: `wait_until_gone` keeps waiting for a new holder until then.
 
     Args:
         path: The lock.
-        until: Seconds since the epoch. The next holder takes it back.
+        until: Seconds since the epoch. The next holder removes the mark.
     """
     written = path.with_name(f"{path.name}.new")
     written.write_text(repr(until))
@@ -89,10 +89,10 @@ def leave(path: Path, until: float) -> None:
 
 
 def wait_until_gone(path: Path) -> None:
-    """Block until nobody holds the lock, and it is not left to another holder."""
+    """Block until the lock is free and no longer marked as handed over."""
     while True:
         wait_until_free(path)
-        # The next holder takes back that it was left, and holds it then.
+        # The next holder takes the lock before it removes the mark, so look at the mark first.
         if time.time() > _left_until(path) and not is_held(path):
             return
         time.sleep(_LEFT_POLL_S)
@@ -153,6 +153,6 @@ def _lock_windows(descriptor: int, wait: bool) -> bool:
             return True
         except OSError:
             tries += 1
-            if not wait and tries >= _WINDOWS_TRIES:  # others may be asking at this moment, as we do
+            if not wait and tries >= _WINDOWS_TRIES:  # another `is_held` may hold it for a moment
                 return False
             time.sleep(0.01 if not wait else 0.2)

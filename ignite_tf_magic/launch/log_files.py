@@ -1,4 +1,4 @@
-"""Log files that programs write while others read: on from a position, or the last lines. Standard library only."""
+"""Reads log files while programs write them: from a position, or the last lines. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _TAIL_BYTES = 64 << 10
 
 
 def read_on(file: FileIO, position: int, max_bytes: int) -> tuple[int, bytes]:
-    """Read a log from a position on; gives where what was read begins, which is later when bytes were deleted.
+    """Read a log from a position; return the offset of the bytes, and the bytes.
 
-    On the host of a worker, its shim frees the head of a log that outgrows its bound; what is freed reads as zeros.
-    Zeros that a script has written are output.
+    The offset is later than `position` if bytes there were deleted: on a worker's host, the shim frees the head of a
+    log that exceeds its limit. Freed bytes read as zeros. Zeros that a script has written are output.
     """
     while True:
         file.seek(position)
         data = file.read(max_bytes)
-        # Asked after the reading: the head may have been freed meanwhile.
+        # Check after reading, because the head may have been freed meanwhile.
         begin = _begin(file.fileno()) if b"\0" in data else 0
         if begin <= position:
             return position, data
@@ -26,18 +26,21 @@ def read_on(file: FileIO, position: int, max_bytes: int) -> tuple[int, bytes]:
 
 
 def _begin(descriptor: int) -> int:
-    """Tell how long the hole at a file's beginning is; 0 where the system does not know."""
+    """Return the length of the hole at a file's beginning, or 0 if the system cannot tell."""
     seek_data = getattr(os, "SEEK_DATA", None)
     if seek_data is None:
         return 0
     try:
         return os.lseek(descriptor, 0, seek_data)
-    except OSError:  # no such thing on this file system; ENXIO: there is nothing at all in the file
+    except OSError:  # the file system does not support this; or ENXIO: the file has no data at all
         return 0
 
 
 def tail(path: Path, num_lines: int) -> tuple[str, ...]:
-    """Return the last lines of a log as a terminal would show them; reads at most 64 KiB. Empty without a file."""
+    """Return the last lines of a log as a terminal would show them, or none if there is no file.
+
+    Reads at most 64 KiB.
+    """
     try:
         with FileIO(path) as file:
             size = file.seek(0, os.SEEK_END)

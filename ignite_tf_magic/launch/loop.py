@@ -1,7 +1,7 @@
-"""One daemon thread with an event loop: the connections of this process live there.
+"""One daemon thread with an event loop, which holds this process's connections to hosts.
 
-A caller hands a coroutine over and waits for it as long as it likes; the connections go on. A forked child
-makes a thread of its own at its first call.
+A caller submits a coroutine and may wait for it; the connections outlast the call. A forked child starts its own thread
+at its first call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TURN_S = 0.25
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:
-    """Cancel a task until it has ended; its result is left where it is.
+    """Cancel a task until it has ended, without retrieving its result.
 
-    Once may not do: up to Python 3.11 `asyncio.wait_for` passes over a cancel that comes together with its answer.
+    One cancellation may not suffice: up to Python 3.11, `asyncio.wait_for` swallows one that comes with its result.
     """
     while not task.done():
         task.cancel()
@@ -33,7 +33,7 @@ async def end_task(task: asyncio.Task[Any]) -> None:
 
 
 class LoopThread:
-    """An event loop on a daemon thread, and what its users share there by key."""
+    """An event loop on a daemon thread, and the objects that its users share by key."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -51,17 +51,16 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine; it is cancelled when the waiting is interrupted."""
+        """Run a coroutine on the loop and return its result. An interrupt cancels the coroutine."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call on the loop's own thread would wait for itself for ever")
         future = self.spawn(coroutine)
-        from concurrent.futures import wait  # asyncio has loaded it
+        from concurrent.futures import wait  # already loaded by asyncio
 
         try:
-            while (
-                not future.done()
-            ):  # in turns: a thread that is just starting may take the signal of a Ctrl-C
+            # Wait in short turns, because a thread that is just starting may receive the signal of a Ctrl-C.
+            while not future.done():
                 wait([future], _TURN_S)
             return future.result()
         except BaseException:
@@ -69,21 +68,21 @@ class LoopThread:
             raise
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what is kept under a key, made at the first call. Only on the loop's thread."""
+        """Return the object under a key, made at the first call. Call it only on the loop's thread."""
         if key not in self._shared:
             self._shared[key] = make()
         found: T = self._shared[key]
         return found
 
     def keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that nobody waits for. Only on the loop's thread."""
+        """Run a coroutine in the background. Call it only on the loop's thread."""
         task = self.loop.create_task(coroutine)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
 
 
 class _Current:
-    """The thread of this process. That of a parent is kept: freeing its loop would disturb the parent's."""
+    """The loop thread of this process. A parent's is kept, because freeing its loop would disturb the parent."""
 
     def __init__(self) -> None:
         self.thread: LoopThread | None = None
@@ -104,7 +103,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def loop_thread() -> LoopThread:
-    """Return the thread of this process, started at the first call."""
+    """Return the loop thread of this process, which starts at the first call."""
     with _CURRENT.lock:
         if _CURRENT.thread is None:
             _CURRENT.thread = LoopThread()

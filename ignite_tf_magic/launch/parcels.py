@@ -1,7 +1,7 @@
-"""Directories packed for hosts: one archive for each content, named by its hash.
+"""Packs directories into bundles for hosts: one archive for each content, named by its hash.
 
-The same content gives the same archive, wherever it lay and whenever it was written: entries are sorted,
-without times and owners. Archives lie in the user's cache directory; those unused for a week are removed.
+The same content always gives the same archive: entries are sorted and have no times or owners. Archives lie in the
+user's cache directory. Those unused for a week are removed.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from ignite_tf_magic.launch.entries import SECRET_NAME, ArchiveEntry, Entries, l
 from ignite_tf_magic.settings.options import cache_dir
 
 MAX_BYTES = 256 << 20
-# What a job's directory has and no worker needs. Virtual environments are known by what they contain.
+# Parts of a job's directory that no worker needs. Virtual environments are recognized by their contents.
 DEFAULT_EXCLUDES = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".ipynb_checkpoints", ".venv"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox"),
 )
 _MARKS_OF_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
 _KEPT_S = 7 * 24 * 3600
-# Above this, zlib takes longer than a network that is worth running workers over.
+# At a higher level, zlib takes longer than the transfer over any network that is fit for workers.
 _COMPRESS_LEVEL = 1
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A packed directory.
+    """A bundle: a packed directory.
 
     Attributes:
         digest: SHA-256 of the archive's bytes, in hexadecimal.
-        path: The archive, a compressed tar. It stays for a week after its last use; nobody needs to remove it.
-        num_bytes: Of the archive.
-        num_files: In it.
-        left_out: What of a job's directory is not in it: secrets, and links that lead out ("NAME -> TARGET").
+        path: The archive, a compressed tar. It is removed automatically, a week after its last use.
+        num_bytes: Size of the archive.
+        num_files: Number of files in it; only `pack_job` counts them.
+        left_out: Entries of a job's directory that are not in it: secrets, and links that lead out ("NAME -> TARGET").
     """
 
     digest: str
@@ -70,18 +70,18 @@ def pack_tree(
 ) -> Parcel:
     """Pack a directory.
 
-    Symbolic links are kept when they are relative and stay inside. Of permissions only "executable" is kept.
-    Nothing is looked at for secrets: see `pack_job`.
+    Symbolic links are kept if they are relative and stay inside. Of the permissions, only "executable" is kept.
+    Secrets are packed, too; `pack_job` leaves them out.
 
     Args:
         root: The directory.
-        exclude: Patterns of names, or of paths relative to `root`, that are left out with all below them.
+        exclude: Patterns of names, or of paths relative to `root`, that are left out with everything below them.
         max_bytes: Limit for all files together, before compression.
-        inside: Directory of the archive in which everything lies; its top by default.
+        inside: Directory in the archive for all entries; its root by default.
 
     Raises:
-        ParcelError: Too large (the message names the largest files), a link that leads out, a file that is
-            none or cannot be read; the message names it.
+        ParcelError: The tree is too large, a link leads out, or a file is not a regular file or cannot be read. The
+            message names the largest files, the link or the file.
     """
     entries = Entries(f"the directory {root}", max_bytes)
     _scan(entries, root, exclude, inside, None)
@@ -91,22 +91,23 @@ def pack_tree(
 def pack_job(
     path: Path, command: Sequence[str] = (), *, include: Collection[str] = (), max_bytes: int = MAX_BYTES
 ) -> Parcel:
-    """Pack a job's directory, or a zip, tar, tar.gz, tar.bz2 or tar.xz (its content tells which, not its name).
+    """Pack a job's directory, or an archive: zip, tar, tar.gz, tar.bz2 or tar.xz.
 
-    Secrets are left out (`Entries.leave_out_secrets`), and so are links of a directory that lead out of it. An
-    archive's single directory at the top is left out where the command's file is in it. Shell scripts get the line
-    ends of hosts.
+    The content, not the name, decides the kind of an archive. Secrets are left out (`Entries.leave_out_secrets`), and
+    so are links in a directory that lead out of it. A single top-level directory of an archive is stripped if the
+    command's file is in it. CRLF line ends of scripts become LF.
 
     Args:
         path: The directory or the archive.
-        command: What runs in the directory; the file that it runs is shipped, also if it is a link that leads out.
-        include: Patterns of links that lead out, in place of which what they lead to is shipped.
+        command: The command to run in the directory. The file that it runs is packed even if it is a link that leads
+            out.
+        include: Patterns of links that lead out. Their targets are packed in their place.
         max_bytes: Limit for all files together, before compression.
 
     Raises:
-        ParcelError: There is nothing of that name; it is broken, too large, or without the file that the command
-            runs; or an entry is unsafe to unpack (an absolute path, "..", a link in an archive that leads out, a
-            device). The message names the entry.
+        ParcelError: The path does not exist, is broken or too large, or lacks the file that the command runs; or an
+            entry is unsafe to unpack (an absolute path, "..", a link in an archive that leads out, a device). The
+            message names the entry.
     """
     wanted = _file_of(command)
     if path.is_dir():
@@ -135,7 +136,7 @@ def _pack_job(entries: Entries, wanted: str | None) -> Parcel:
 
 
 def _file_of(command: Sequence[str]) -> str | None:
-    """Return the file of a job's directory that a command runs: `python train.py`, `bash run.sh`, `./run.sh`."""
+    """Return the file in a job's directory that a command runs: `python train.py`, `bash run.sh`, `./run.sh`."""
     program, *rest = [*command, ""]
     word = rest[0] if program in ("python", "python3", "bash", "sh") else program if "/" in program else ""
     word = word.removeprefix("./")
@@ -143,13 +144,13 @@ def _file_of(command: Sequence[str]) -> str | None:
 
 
 def pack_package() -> Parcel:
-    """Pack this package as it is installed, under its name, so that the unpacked directory goes on sys.path.
+    """Pack this package as installed, under its name, so that the unpacked directory can go on sys.path.
 
-    With it goes cloudpickle, by which functions are sent: hosts need not have it, and read what this version writes.
-    Compiled parts go along as they are; where they do not fit the host, it does without them. Files are read
-    again only when one of them has another size or time than when they were packed.
+    The bundle includes cloudpickle, which sends functions. So hosts need no copy, and read what this version writes.
+    Compiled parts are included as they are; a host that they do not fit works without them. Files are read again
+    only if the size or time of one has changed.
     """
-    import cloudpickle  # not above: a reconciler in an interpreter without it imports this module
+    import cloudpickle  # here, because a reconciler imports this module in an interpreter without it
 
     entries = Entries("this package", MAX_BYTES)
     for package in (_PACKAGE, Path(cloudpickle.__file__).resolve().parent):
@@ -174,10 +175,10 @@ def pack_package() -> Parcel:
 def _scan(
     entries: Entries, root: Path, exclude: Collection[str], inside: str, followed: re.Pattern[str] | None
 ) -> None:
-    """Add a directory.
+    """Add the contents of a directory, except what matches `exclude`.
 
-    Of a job's, secrets are left out, and so are links that lead out, unless `followed` matches their names: then what
-    they lead to is added. `followed` is None for a directory of ours, of which all is added.
+    `followed` is None for a directory of our own. From a job's directory, secrets are left out as well, and so are
+    links that lead out. If `followed` matches the name of such a link, its target is added instead.
     """
     excluded = _matcher(exclude)
     folders = [(root, inside)]
@@ -222,7 +223,7 @@ def _children(entries: Entries, folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _file_entry(entries: Entries, each: os.DirEntry[str], name: str, *, follow: bool = False) -> ArchiveEntry:
-    """Return the entry of a file, or of a link; of what the link leads to where it is followed."""
+    """Return the entry of a file or link. With `follow`, it is that of the link's target."""
     try:
         status = each.stat(follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):
@@ -238,7 +239,7 @@ def _file_entry(entries: Entries, each: os.DirEntry[str], name: str, *, follow: 
 
 
 class _Hashing:
-    """Hashes what passes on its way into a file."""
+    """A file that hashes and counts the bytes written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -304,7 +305,7 @@ def _write(archive: tarfile.TarFile, entries: Entries, name: str, entry: Archive
             start = opened.read(256)
             opened.seek(0)
             if b"\r\n" in start and (start.startswith(b"#!") or name.endswith(".sh")):
-                text = opened.read().replace(b"\r\n", b"\n")  # which no shell of a host understands
+                text = opened.read().replace(b"\r\n", b"\n")  # shells on hosts do not understand CRLF
                 info.size, file = len(text), io.BytesIO(text)
             archive.addfile(info, file)
     except OSError as error:

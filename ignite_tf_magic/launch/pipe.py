@@ -1,4 +1,4 @@
-"""A relay as a child process: how this machine is reached, without ssh."""
+"""Runs a relay as a child process, so that this machine needs no SSH."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class PipeTransport:
     """Starts relays on this machine."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Take variables for the relays, on top of this process's own."""
+        """Create a transport whose relays get these variables in addition to this process's own."""
         self._env = dict(env or {})
 
     def describe(self) -> str:
-        """Say that this is the machine itself."""
+        """Return "this machine"."""
         return "this machine"
 
     async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> ProcessPipe:
-        """Start a program here, out of reach of the terminal's interrupts."""
+        """Start a program on this machine, out of reach of the terminal's interrupts."""
         del timeouts
         program = str(Path(argv[0]).expanduser()) if argv[0].startswith("~") else argv[0]
         windows = sys.platform == "win32"
@@ -71,19 +71,19 @@ class ProcessPipe:
             self._input.write(data)
 
     async def drain(self) -> None:
-        """Wait until not much of what was written is still here."""
-        with contextlib.suppress(ConnectionError):  # the reader notices the end, and says why
+        """Wait until most of the written bytes have been sent."""
+        with contextlib.suppress(ConnectionError):  # `read` reports the end
             await self._input.drain()
 
     async def ending(self) -> tuple[int | None, str]:
-        """Return its exit code and its last words."""
+        """Return its exit code and the end of its standard error."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._process.wait(), _END_S)
             await asyncio.wait_for(asyncio.shield(self._listener), _END_S)
         return self._process.returncode, self._words.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        """Let the program end at the end of its input, and kill it when it does not."""
+        """Close the program's input, and kill the program if it does not end soon."""
         self._input.close()
         try:
             await asyncio.wait_for(self._end(), _END_S)
@@ -94,6 +94,6 @@ class ProcessPipe:
         await self._listener
 
     async def _end(self) -> None:
-        while await self._output.read(_READ_BYTES):  # a child that still writes is not seen to end
+        while await self._output.read(_READ_BYTES):  # unread output would keep `wait` from returning
             pass
         await self._process.wait()

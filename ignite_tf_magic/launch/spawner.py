@@ -1,4 +1,4 @@
-"""Processes of this machine that outlive the one that starts them. Standard library only."""
+"""Starts processes on this machine that outlive their parent. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _RUN_MODULE = (
 
 
 def own_python(module: str, *words: str) -> list[str]:
-    """Return the command that runs a module under this interpreter, as `python -m` does, for purposes of ours.
+    """Return the command that runs one of our modules under this interpreter, like `python -m`.
 
-    It finds what this process finds, but for the working directory, where anybody may have left a `json.py`. The
-    directory itself may be the user's: paths that are given in words and files stay relative to it.
+    The module search path is that of this process without the working directory, where a stray `json.py` could
+    shadow the standard library. The command may still run in a user's directory, against which relative paths in
+    `words` and in files resolve.
     """
     here = os.path.realpath(os.curdir)
     path = [each for each in sys.path if each and os.path.realpath(each) != here]
@@ -31,16 +32,16 @@ def own_python(module: str, *words: str) -> list[str]:
 
 
 def spawn(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a process in a group of its own, which no Ctrl-C of ours reaches; returns without waiting for it.
+    """Start a process in its own group, out of reach of our Ctrl-C, and return without waiting for it.
 
     Args:
-        argv: Program and arguments; no shell reads them. Never holds a secret: any user may list it.
-        cwd: Its directory.
+        argv: Program and arguments, without a shell. Must not hold a secret: any user can list it.
+        cwd: Its working directory.
         env: Its whole environment.
-        output: File to which its standard output and error are appended; made readable by its owner only.
+        output: File to which its standard output and error are appended. Created readable by its owner only.
 
     Raises:
-        OSError: It cannot be started, or its output cannot be written.
+        OSError: The process cannot be started, or `output` cannot be opened.
     """
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

@@ -1,7 +1,7 @@
-"""Relays over ssh: one connection for each host, kept on the loop's thread and shared by all who name it alike.
+"""Starts relays over SSH. All users of the same `Hop` share one connection, on the loop's thread.
 
-Host keys are always checked, and nothing is ever asked on a terminal. What `ssh -G` says of the configuration,
-jump hosts, agents, keys and certificates holds.
+Host keys are always checked, and nothing ever prompts on a terminal. Connections follow the configuration that
+`ssh -G` prints, including jump hosts, agents, keys and certificates.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _END_S = 1.0
 
 
 class SshTransport:
-    """The way to one host by its ssh name: an alias of ~/.ssh/config, a host name or an address."""
+    """Reaches one host by its SSH name: an alias from ~/.ssh/config, a host name or an address."""
 
     def __init__(self, name: str, options: SshOptions | None = None) -> None:
         self.hop = Hop(name, options or SshOptions())
 
     def describe(self) -> str:
-        """Return the command with which a user would go the same way."""
+        """Return the `ssh` command that takes the same route."""
         return self.hop.command()
 
     async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> SshPipe:
-        """Start a program there, over the shared connection."""
+        """Start a program on the host, over the shared connection."""
         import asyncssh
 
         shared = shared_connection(self.hop)
@@ -71,13 +71,13 @@ class SshTransport:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Quote a command for the shell of a login there: any of sh, csh, fish. A leading "~/" is left to it."""
+    """Quote a command for a login shell: sh, csh or fish. The shell expands a leading "~/"."""
     home, program = ("~/", argv[0][2:]) if argv[0].startswith("~/") else ("", argv[0])
     return f"exec {home}{shlex.join([program, *argv[1:]])}"
 
 
 class SharedConnection:
-    """A connection to a host, opened by the first who takes it and closed when the last gives it back."""
+    """A connection to a host that opens for its first user and closes after its last."""
 
     def __init__(self, hop: Hop) -> None:
         self._hop = hop
@@ -88,7 +88,7 @@ class SharedConnection:
     async def take(
         self, timeouts: LinkTimeouts, behind: tuple[str, ...] = ()
     ) -> asyncssh.SSHClientConnection:
-        """Return the open connection. `behind` are the hosts to which this one is the way."""
+        """Return the open connection. `behind` lists the hosts that are reached through this one."""
         if self._hop.name in behind:
             circle = " -> ".join((*behind, self._hop.name))
             raise HostUnreachable(
@@ -101,7 +101,7 @@ class SharedConnection:
             return self._connection
 
     def give_back(self) -> None:
-        """Do without it from now on."""
+        """Release one use of the connection. The last release closes it."""
         self._num_users -= 1
         if self._num_users == 0 and self._connection is not None:
             self._connection.close()
@@ -133,7 +133,7 @@ async def _give_back_after(connection: asyncssh.SSHClientConnection, jump: Share
 
 
 def shared_connection(hop: Hop) -> SharedConnection:
-    """Return the connection that all who name a host alike share. Only on the loop's thread."""
+    """Return the connection that all users of this hop share. Call it only on the loop's thread."""
     return loop_thread().shared(hop, lambda: SharedConnection(hop))
 
 
@@ -141,7 +141,7 @@ def shared_connection(hop: Hop) -> SharedConnection:
 async def borrowed_connection(
     hop: Hop, timeouts: LinkTimeouts
 ) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """Have that connection for as long as the context lasts; raises HostError when there is none."""
+    """Hold the shared connection while the context lasts. Raises HostError if it cannot be opened."""
     shared = shared_connection(hop)
     connection = await shared.take(timeouts)
     try:
@@ -153,13 +153,15 @@ async def borrowed_connection(
 async def _log_in(
     hop: Hop, settings: Settings, timeouts: LinkTimeouts, tunnel: asyncssh.SSHClientConnection | None
 ) -> asyncssh.SSHClientConnection:
-    """Connect with the keys of files and of the agent."""
+    """Connect with the keys from files and from the SSH agent."""
     import asyncssh
 
     async with contextlib.AsyncExitStack() as stack:
         agent = None
         if settings.agent:
-            with contextlib.suppress(OSError, asyncssh.Error):  # a stale socket: `ssh` goes on without it
+            with contextlib.suppress(
+                OSError, asyncssh.Error
+            ):  # a stale socket: go on without the agent, like `ssh`
                 agent = await stack.enter_async_context(await asyncssh.connect_agent(settings.agent))
         try:
             keys = await load_keys(settings, agent)
@@ -175,7 +177,10 @@ async def _connect(
     tunnel: asyncssh.SSHClientConnection | None,
     keys: Sequence[asyncssh.SSHKeyPair] | None,
 ) -> asyncssh.SSHClientConnection:
-    """Connect, a few at a time to one sshd or through one jump host, and again when it had too many (MaxStartups)."""
+    """Connect, and try again if sshd drops the login because it has too many (MaxStartups).
+
+    At most MAX_PARALLEL_LOGINS logins run at once to one sshd or through one jump host.
+    """
     import asyncssh
 
     loop = asyncio.get_running_loop()
@@ -194,7 +199,7 @@ async def _connect(
             async with gate:
                 return await asyncssh.connect(
                     settings.host,
-                    tunnel=tunnel,  # None: not even one that the configuration names
+                    tunnel=tunnel,  # None also overrides a tunnel in the configuration
                     client_factory=key_watcher(offered),
                     **arguments,
                 )
@@ -205,7 +210,7 @@ async def _connect(
                 pause_s = min(2 * pause_s, 1.0)
             elif not was_dropped or not offered.was_greeted or "server_host_key_algs" in arguments:
                 raise explain(error, hop, settings, offered, timeouts.connect_s) from error
-            else:  # it has no key of a kind that is allowed: have it show what it has, and trust nothing
+            else:  # sshd may have no key of an allowed type: let it show any key, and trust none
                 arguments |= {"server_host_key_algs": "default", "known_hosts": NO_KEYS}
 
 
@@ -238,25 +243,25 @@ class SshPipe:
 
     def write(self, data: bytes) -> None:
         """Send bytes to its input."""
-        with contextlib.suppress(OSError):  # the reader notices the end, and says why
+        with contextlib.suppress(OSError):  # `read` reports the lost connection
             self._process.stdin.write(data)
 
     async def drain(self) -> None:
-        """Wait until not much of what was written is still here."""
+        """Wait until most of the written bytes have been sent."""
         import asyncssh
 
         with contextlib.suppress(asyncssh.Error, OSError):
             await self._process.stdin.drain()
 
     async def ending(self) -> tuple[int | None, str]:
-        """Return its exit code and its last words."""
+        """Return its exit code and the end of its standard error."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._process.wait_closed(), _END_S)
             await asyncio.wait_for(asyncio.shield(self._listener), _END_S)
         return self._process.exit_status, self._words.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        """End its input and let go of the connection; the relay ends by that."""
+        """Close the program's channel, which ends a relay, and release the connection."""
         if not self._is_open:
             return
         self._is_open = False

@@ -1,4 +1,4 @@
-"""Says what went wrong on the way to a host by ssh, and what to do about it."""
+"""Explains why an SSH connection failed, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OfferedKey:
-    """The key that a host showed and that is not trusted; none when it did not come so far."""
+    """The untrusted key that a host offered; `key` is None if the handshake did not get that far."""
 
     def __init__(self) -> None:
         self.key: asyncssh.SSHKey | None = None
@@ -23,12 +23,12 @@ class OfferedKey:
 
     @property
     def was_greeted(self) -> bool:
-        """Whether an sshd spoke at all; one that has too many logins closes the connection without a word."""
+        """Whether sshd sent its greeting. One with too many logins closes the connection without it."""
         return self.connection is not None and bool(self.connection.get_extra_info("server_version"))
 
 
 def key_watcher(offered: OfferedKey) -> Any:
-    """Return a client for asyncssh that trusts no key by itself, and keeps what was offered."""
+    """Return a client class for asyncssh that rejects an unknown host key and stores it in `offered`."""
     import asyncssh
 
     class KeyWatcher(asyncssh.SSHClient):
@@ -47,7 +47,7 @@ def key_watcher(offered: OfferedKey) -> Any:
 
 
 def explain(error: Exception, hop: Hop, settings: Settings, offered: OfferedKey, limit_s: float) -> HostError:
-    """Turn what asyncssh raised while connecting into an error of ours."""
+    """Convert an error that asyncssh raised while connecting into a HostError with advice."""
     import asyncssh
 
     where = f"{settings.host} port {settings.port}"
@@ -115,7 +115,10 @@ def _about_key(error: Exception, hop: Hop, settings: Settings, offered: OfferedK
 
 
 def _lines(settings: Settings) -> list[tuple[Path, int, bool]]:
-    """Find the lines with keys of a host in the files of known hosts; the first are those that revoke one."""
+    """Return the lines with a host's keys in known-hosts files, as (file, line number, whether it revokes a key).
+
+    Lines that revoke a key come first.
+    """
     found = []
     for path in settings.known_hosts:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,7 +1,7 @@
-"""How ssh would reach a host: what `ssh -G` prints, as asyncssh's options.
+"""Reads the SSH configuration of a host with `ssh -G`, and converts it to asyncssh's options.
 
-OpenSSH's own client reads the configuration, so that every keyword means what it means to `ssh`. Where that
-client is not installed, asyncssh reads the files; it does not know `Match final` and some other keywords.
+OpenSSH's own client reads the configuration, so that every keyword means what it means to `ssh`. Where that client is
+not installed, asyncssh reads the files. It does not know `Match final` and some other keywords.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 SSH_PORT = 22
 _ASK_TIMEOUT_S = 20.0  # `Match exec` runs programs
-_NOT_IN_NAMES = frozenset(" '`\"$\\;&<>|(){}")  # as OpenSSH has it
+_NOT_IN_NAMES = frozenset(" '`\"$\\;&<>|(){}")  # the characters that OpenSSH rejects
 _JUMP = re.compile(r"(?:ssh://)?(?:(.+)@)?(?:\[(.+)\]|(.+?))(?::(\d+))?/?")
 _TOKEN = re.compile(r"%(.)|\$\{(\w+)\}")
 _KEEPALIVE_COUNT = 3
 _FAST_CIPHERS = (
-    "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"  # asyncssh's first choice takes 3 times as long
+    "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"  # asyncssh's own first choice takes 3 times as long
 )
-# What asyncssh reads by itself, where it is not what ssh does without any configuration.
+# Keywords that asyncssh reads by itself. They are passed on where they differ from ssh's defaults.
 _PASSED_ON = (
     *("AddressFamily", "BindAddress", "CASignatureAlgorithms", "Ciphers", "Compression", "HostKeyAlgorithms"),
     *("HostKeyAlias", "KexAlgorithms", "MACs", "PreferredAuthentications", "RekeyLimit", "SendEnv"),
@@ -52,11 +52,11 @@ Answer = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class SshOptions:
-    """The options of the `ssh` command line that are set here; the user's configuration decides the rest.
+    """Options of the `ssh` command line. The user's configuration decides the rest.
 
     Attributes:
-        config_file: In place of the user's and the system's configuration (-F); "none" for neither.
-        known_hosts: In place of the user's file of known hosts (-o UserKnownHostsFile).
+        config_file: Replaces the user's and the system's configuration (-F); "none" means no configuration file.
+        known_hosts: Replaces the user's known-hosts file (-o UserKnownHostsFile).
         user: Account to log in to (-l).
         port: Port of sshd (-p).
         via: Jump hosts (-J).
@@ -77,7 +77,7 @@ class Hop:
     options: SshOptions = field(default_factory=SshOptions)
 
     def arguments(self) -> list[str]:
-        """Return the arguments with which `ssh` goes there."""
+        """Return the arguments with which `ssh` connects to the host."""
         options = self.options
         via = options.via if options.via and jump_hop(options, options.via).name != self.name else None
         words = ["-F", os.path.expanduser(options.config_file)] if options.config_file else []  # noqa: PTH111
@@ -88,13 +88,13 @@ class Hop:
         return [*words, self.name]
 
     def command(self) -> str:
-        """Return the command with which a user would go there."""
+        """Return the command with which a user would connect to the host."""
         return shlex.join(["ssh", *self.arguments()])
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says of a hop.
+    """The SSH configuration of a hop.
 
     Attributes:
         host: Name or address to connect to.
@@ -106,9 +106,9 @@ class Settings:
         key_files: Private keys, or public ones whose private key the agent has; they exist.
         certificates: Certificates of keys; they exist.
         agent: The socket of the agent, or "".
-        only_key_files: Use no key of the agent but those of `key_files` (IdentitiesOnly).
-        jump: The host to go through.
-        base: asyncssh's form of the rest.
+        only_key_files: Use only those keys of the agent that are in `key_files` (IdentitiesOnly).
+        jump: The jump host, if there is one.
+        base: The other options, in asyncssh's form.
     """
 
     host: str
@@ -126,10 +126,10 @@ class Settings:
 
 
 def read_settings(hop: Hop) -> Settings:
-    """Read the configuration for a hop. Blocks: reads files, runs `ssh -G` twice at most.
+    """Read the configuration for a hop. Blocks: reads files, and runs `ssh -G` at most twice.
 
     Raises:
-        ConfigError: The configuration cannot be read, or wants what is not supported.
+        ConfigError: The configuration cannot be read, or needs something that is not supported.
         HostUnreachable: No host can have this name.
     """
     _check_name(hop.name)
@@ -150,7 +150,7 @@ def find_ssh() -> str | None:
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name that a shell reads as more: ProxyCommand gets it, and nodes of a cluster choose it."""
+    """Reject a name with shell syntax: ProxyCommand passes it to a shell, and cluster nodes choose it."""
     if name.startswith("-") or not name.isprintable() or _NOT_IN_NAMES.intersection(name):
         raise HostUnreachable(
             name,
@@ -177,7 +177,7 @@ def _ask_ssh(program: str, arguments: tuple[str, ...]) -> Answer:
 
 @functools.cache
 def _defaults(program: str) -> Answer:
-    """Return what holds without any configuration."""
+    """Return the settings of `ssh` without any configuration."""
     return _ask_ssh(program, ("-F", "none", "localhost"))
 
 
@@ -215,7 +215,7 @@ def _ask_asyncssh(hop: Hop) -> Answer:
 
 
 def _one(answer: Answer, keyword: str, default: str) -> str:
-    """Return the value of a keyword that has one."""
+    """Return the first value of a keyword, or the default."""
     values = answer.get(keyword)
     return values[0] if values else default
 
@@ -270,9 +270,8 @@ def _settings(hop: Hop, answer: Answer, defaults: Answer) -> Settings:
         certificates=_existing(answer.get("certificatefile", ()), tokens),
         agent=_agent(_one(answer, "identityagent", "SSH_AUTH_SOCK"), tokens),
         only_key_files=_one(answer, "identitiesonly", "no") == "yes",
-        jump=None
-        if before is None or before.name == hop.name
-        else before,  # `Host *` with the jump host itself
+        # A ProxyJump under `Host *` also applies to the jump host itself.
+        jump=None if before is None or before.name == hop.name else before,
         base=base,
     )
 
@@ -287,7 +286,7 @@ def _tokens(hop: Hop, host: str, port: str, user: str, alias: str) -> dict[str, 
 
 
 def _account() -> tuple[str, str, str]:
-    """Return the name, home and number of this account; OpenSSH's `~` is its home, whatever $HOME says."""
+    """Return the name, home and uid of this account. OpenSSH's `~` is that home, whatever $HOME says."""
     try:
         import pwd
 
@@ -318,13 +317,13 @@ def _path(name: str, tokens: Mapping[str, str]) -> Path:
 
 
 def _existing(names: Sequence[str], tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the files that exist: `ssh` passes over the others, too."""
+    """Return the files that exist. `ssh` skips the others, too."""
     paths = [_path(name, tokens) for name in names if name != "none"]
     return tuple(path for path in paths if path.is_file())
 
 
 def _file_names(text: str) -> list[str]:
-    """Split a list of files; `ssh -G` does not quote, so a name with spaces is one that exists with them."""
+    """Split a list of files. `ssh -G` does not quote, so words form one name if such a file exists."""
     words, names = text.split(" "), []
     while words:
         sizes = range(len(words), 1, -1)
@@ -343,14 +342,14 @@ def _agent(value: str, tokens: Mapping[str, str]) -> str:
 
 
 def _shell(command: str) -> tuple[str, ...]:
-    """Return the program that runs a ProxyCommand as `ssh` does: by the user's shell."""
+    """Return the program and arguments that run a ProxyCommand in the user's shell, as `ssh` does."""
     if os.name == "nt":
         return ("cmd", "/c", command)
     return (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {command}")
 
 
 def jump_hop(options: SshOptions, spec: str) -> Hop:
-    """Read the value of `-J`: the last host is the one before the target, the others lead to it."""
+    """Read the value of `-J`. The last host is next to the target; the others lead to it."""
     before, _, last = spec.rpartition(",")
     found = _JUMP.fullmatch(last)
     if found is None:
@@ -362,10 +361,10 @@ def jump_hop(options: SshOptions, spec: str) -> Hop:
 
 
 def connect_arguments(settings: Settings, timeouts: LinkTimeouts) -> dict[str, Any]:
-    """Return asyncssh's arguments for a connection: never ask, always check, notice a dead link."""
+    """Return asyncssh's arguments for a connection that never prompts and notices a dead link."""
     fast = {} if settings.base.config.get("Ciphers") else {"encryption_algs": _FAST_CIPHERS}
     return {
-        "config": None,  # `base` has read it
+        "config": None,  # `base` holds it already
         "options": settings.base,
         "agent_path": "",
         "password_auth": False,
@@ -381,9 +380,10 @@ def connect_arguments(settings: Settings, timeouts: LinkTimeouts) -> dict[str, A
 async def load_keys(
     settings: Settings, agent: asyncssh.SSHAgentClient | None
 ) -> Sequence[asyncssh.SSHKeyPair] | None:
-    """Return the keys to offer, in OpenSSH's order: of the agent those that are configured, its others, files.
+    """Return the keys to offer, in OpenSSH's order, or None if there is no key at all.
 
-    A file without a usable key is passed over. Return None if there is no key at all.
+    The order is: configured keys that the agent holds, the agent's other keys, key files. A file without a usable key
+    is skipped.
     """
     import asyncssh
 
@@ -399,7 +399,7 @@ async def load_keys(
 
 
 def _read_keys(settings: Settings) -> tuple[list[bytes], list[Any], list[Any]]:
-    """Read key files: the public parts of keys, private keys, and certificates."""
+    """Read key files; return the public parts of all keys, the private keys, and the certificates."""
     import asyncssh
 
     listed: list[bytes] = []
@@ -423,13 +423,13 @@ def _read_keys(settings: Settings) -> tuple[list[bytes], list[Any], list[Any]]:
 
 
 def _is_open_to_others(path: Path) -> bool:
-    """Tell whether other accounts can read a file of this one; `ssh` does not use such a key."""
+    """Return whether a file of this account is accessible to others. `ssh` does not use such a key."""
     status = path.stat()
     return hasattr(os, "getuid") and status.st_uid == os.getuid() and bool(status.st_mode & 0o077)
 
 
 def key_fault(path: Path) -> str:
-    """Return the reason why the private key in a file is not used; "" when it is used."""
+    """Return why the private key in a file is not used, or "" if it is used."""
     import asyncssh
 
     try:
@@ -444,19 +444,19 @@ def key_fault(path: Path) -> str:
 
 
 def stamp(paths: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Return names, sizes and times of files, by which a reading of them can be kept."""
+    """Return names, sizes and times of files, as a cache key for what was read from them."""
     found = [(path, path.stat()) for path in paths if path.is_file()]
     return tuple((str(path), status.st_size, status.st_mtime_ns) for path, status in found)
 
 
 def read_known_hosts(paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
-    """Read the keys of hosts from those files that exist."""
+    """Read host keys from those of the files that exist."""
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()]
     return known_hosts_of("\n".join(texts))
 
 
 def known_hosts_of(text: str) -> asyncssh.SSHKnownHosts:
-    """Parse known hosts; lines that are damaged are passed over, as `ssh` does."""
+    """Parse a known-hosts file. Damaged lines are skipped, as `ssh` does."""
     import asyncssh
 
     known = asyncssh.SSHKnownHosts()
@@ -473,8 +473,8 @@ NO_KEYS: tuple[tuple[()], ...] = ((),) * 7
 
 
 def known_keys(known: asyncssh.SSHKnownHosts, settings: Settings) -> Any:
-    """Return the keys that are trusted for a host, as asyncssh's `known_hosts`.
+    """Return the trusted keys of a host, in the form of asyncssh's `known_hosts`.
 
-    By itself asyncssh would also trust the keys of the host's address; `ssh` does not.
+    On its own, asyncssh would also trust the keys of the host's address; `ssh` does not.
     """
     return known.match(settings.known_name, "", settings.known_port)

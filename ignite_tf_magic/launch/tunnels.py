@@ -1,4 +1,4 @@
-"""Connections through an ssh host to what only that host reaches; no port is opened on this machine for it."""
+"""Connects through an SSH host to ports that only that host reaches. Opens no port on this machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ READ_BYTES = 256 << 10
 
 
 class Tunnel:
-    """The way through one ssh host. Holds nothing: the ssh connection lasts as long as connections through it.
+    """Connects through one SSH host. The SSH connection lasts as long as the connections through it.
 
     Args:
-        way: The ssh host, as for `ssh -J`: also "user@host:port", and several with commas between them.
-        options: How ssh is used.
-        timeouts: How long to wait for the ssh host.
+        way: The SSH host, as for `ssh -J`: a name, "user@host:port", or several of them separated by commas.
+        options: Options of the `ssh` command line.
+        timeouts: Time limits for reaching the SSH host.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Tunnel:
         self._timeouts = timeouts or LinkTimeouts()
 
     def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """Connect to a port of a host, as the ssh host names it. Close the socket.
+        """Connect to a port of a host, by the name that the SSH host uses. The caller closes the socket.
 
         Raises:
-            HostError: The ssh host cannot be used, or forwards nothing.
-            OSError: It can, and does not reach the target.
+            HostError: The SSH host cannot be used, or does not allow forwarding.
+            OSError: The SSH host does not reach the target.
         """
         return loop_thread().run(self._open(host, port, timeout_s))
 
@@ -74,7 +74,7 @@ async def _carry_both(
     far_writer: asyncssh.SSHWriter[bytes],
     held: contextlib.AsyncExitStack,
 ) -> None:
-    """Carry one connection until either side has ended, or the link is lost."""
+    """Copy bytes both ways until either side has ended or the link is lost."""
     import asyncssh
 
     async with held:
@@ -94,7 +94,7 @@ async def carry(
     reader: asyncio.StreamReader | asyncssh.SSHReader[bytes],
     writer: asyncio.StreamWriter | asyncssh.SSHWriter[bytes],
 ) -> None:
-    """Carry bytes on until they end; no more are read than the other side takes."""
+    """Copy bytes until the reader ends, no faster than the writer accepts them."""
     while data := await reader.read(READ_BYTES):
         writer.write(data)
         await writer.drain()

@@ -1,6 +1,6 @@
-"""Watches one run on one host: its jobs, its output from any offset, its lease; through lost links too.
+"""Watches one run on one host, across lost links: its jobs, its output from any offset, and its lease.
 
-What the host last said stays known while it cannot be reached; nothing is concluded from silence.
+The host's last answer remains in view while the host cannot be reached. Silence alone says nothing about the jobs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_CHUNK_BYTES = 1 << 20
 
 
 class LogSink(Protocol):
-    """Takes output. Called on the loop's thread; nothing more is asked for until it returns."""
+    """Receives output. Called on the loop's thread; no more output is requested until it returns."""
 
     def data(self, host: str, path: str, offset: int, data: bytes) -> None:
-        """Take the bytes of a log from `offset` on; each byte comes once, in order."""
+        """Receive the bytes of a log from `offset` on. Each byte comes once, in order."""
         ...
 
     def gap(self, host: str, path: str, start: int, end: int) -> None:
-        """Take note that these bytes of a log were deleted at its size bound before they were read."""
+        """Note that the bytes from `start` to `end` of a log were deleted, at its size limit, before being read."""
         ...
 
 
@@ -48,18 +48,18 @@ class Contact(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """What is known of a run on a host. Times are this process's monotonic clock.
+    """What is known of a run on a host. Times are readings of this process's monotonic clock.
 
     Attributes:
-        since: When `contact` changed last.
-        heard_at: When the host answered last; None when it never did.
-        token: The newest reading of the host's clock, for renewals; None after a link broke.
-        token_heard_at: When the newest one ever was heard: no lease of ours outlives it by more than its length.
-        jobs: By name, as they stood when the host answered last.
+        since: When `contact` last changed.
+        heard_at: When the host last answered; None if it never did.
+        token: The newest reading of the host's clock, for renewals; None until a new link has its first answer.
+        token_heard_at: When the newest reading ever arrived. No lease of ours outlasts this by more than its length.
+        jobs: The jobs by name, as of the host's last answer.
         fence: The highest generation that the host has seen.
-        stop_asked: Somebody asked through this host for the run's end.
+        stop_asked: Whether a stop of the run was requested through this host.
         error: Why the host cannot be used; None while it answers.
-        sink_error: Why no more output is fetched: the sink failed.
+        sink_error: The error of the sink, after which no more output is fetched; None if there was none.
     """
 
     host: str
@@ -77,7 +77,7 @@ class HostView:
 
 
 class HostWatch:
-    """Polls a host for one run until it is stopped, and connects again whenever the link was lost."""
+    """Polls a host for one run until it is stopped, and reconnects whenever the link is lost."""
 
     def __init__(
         self,
@@ -89,15 +89,15 @@ class HostWatch:
         renew: Renewal | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin to watch.
+        """Start to watch.
 
         Args:
-            host: The host; the caller closes it, after the watch.
+            host: The host. The caller closes it, after the watch.
             run: The run.
-            logs: Where to read on in each of its logs.
-            sink: Takes the output.
-            renew: Whose lease to prolong with every poll; None prolongs nothing.
-            on_change: Called on the loop's thread when something in `view` other than a time or a clock changed.
+            logs: The offset from which to read each log, by path.
+            sink: Receives the output.
+            renew: The lease to renew with every poll; None renews nothing.
+            on_change: Called on the loop's thread when `view` changes in more than times, heartbeats and log sizes.
         """
         self._host = host
         self._run = run
@@ -114,24 +114,24 @@ class HostWatch:
 
     @property
     def view(self) -> HostView:
-        """What is known now; callable from any thread."""
+        """What is known now. Safe to read from any thread."""
         return self._view
 
     def add_log(self, path: str, offset: int = 0) -> None:
-        """Read one more log, from an offset; one that is read already goes on where it is."""
+        """Start to read one more log, from an offset. A log that is already read continues where it is."""
         loop_thread().loop.call_soon_threadsafe(lambda: self._logs.setdefault(path, offset))
 
     def set_renewal(self, renewal: Renewal | None) -> None:
-        """Replace whose lease the next poll prolongs."""
+        """Set the lease that the next polls renew; None renews nothing."""
         self._renewal = renewal
 
     @property
     def offsets(self) -> Mapping[str, int]:
-        """Where each log is read up to: what is before went to the sink."""
+        """The offset up to which each log has been read. Everything before it went to the sink."""
         return dict(self._logs)
 
     def stop(self) -> None:
-        """End the watch; when this returns the sink is not called any more. Not from a callback.
+        """End the watch. The sink is not called after this returns. Do not call it from a callback.
 
         The host stays open.
         """
@@ -153,7 +153,7 @@ class HostWatch:
                 reply = await self._poll()
                 self._take(reply)
                 wait_s = self._host.timeouts.retry_min_s
-            except HostRefused as error:  # it answers, and has nothing for us
+            except HostRefused as error:  # the host answers, but refuses the poll
                 self._heard(error.facts.get("now"))
                 self._change(contact=Contact.REACHABLE, error=error.reason)
                 await asyncio.sleep(self._host.timeouts.poll_s)
@@ -168,7 +168,7 @@ class HostWatch:
         is_new = link is not self._link
         if is_new:
             self._link = link
-            # A reading of another boot's clock would prolong a lease for ever.
+            # A clock reading from before a reboot would extend a lease without end.
             self._view = replace(self._view, token=None, facts=link.facts)
         fields = {
             "run": self._run,
@@ -200,7 +200,7 @@ class HostWatch:
             except Exception as error:  # noqa: BLE001 - a sink that fails must not end the lease
                 self._logs = {}
                 self._change(sink_error=f"{type(error).__name__}: {error}")
-            self._arm()  # the time that the sink took is not the host's silence
+            self._arm()  # the time that the sink took does not count as silence of the host
         self._seen = fields.get("seen")
         jobs = {job["name"]: JobStatus.from_wire(job) for job in fields["jobs"]}
         self._change(
@@ -220,7 +220,7 @@ class HostWatch:
         for path, offset, size in reply.fields.get("logs", ()):
             data = reply.payload[begin : begin + size]
             begin += size
-            if data and self._logs.get(path) == offset:  # else it was replaced since we asked
+            if data and self._logs.get(path) == offset:  # else the offset has changed since the request
                 self._sink.data(self._host.name, path, offset, data)
                 self._logs[path] = offset + len(data)
 
@@ -256,7 +256,7 @@ class HostWatch:
             self._on_change()
 
     def _note_failure(self, done: Future[None]) -> None:
-        """Show a fault of this module or of `on_change`, which nobody else would see."""
+        """Show a fault of this module or of `on_change` in the view, because it appears nowhere else."""
         if not done.cancelled() and (error := done.exception()) is not None:
             self._view = replace(
                 self._view, contact=Contact.UNREACHABLE, error=f"the watch failed: {error!r}"
@@ -264,6 +264,6 @@ class HostWatch:
 
 
 def _without_clocks(view: HostView) -> HostView:
-    """Return what a change is worth a call for: no times, no heartbeats, no growth of logs."""
+    """Return the view without times, heartbeats and log sizes, whose changes cause no `on_change`."""
     jobs = {name: replace(job, beat=0, log_bytes=0, log_start=0) for name, job in view.jobs.items()}
     return replace(view, since=0.0, heard_at=None, token=None, token_heard_at=None, jobs=jobs)

@@ -1,1 +1,1 @@
-"""Options: what there are, read from TOML key by key and from the XML of Ignite."""
+"""Options of this package, read from TOML key by key and from Ignite's XML."""

@@ -1,7 +1,7 @@
-"""Options: how to reach a cluster and its hosts, from arguments, files and the environment.
+"""Options for reaching a cluster and its hosts, from arguments, files and the environment.
 
-Values here are frozen and carry no behaviour beyond reading themselves. Secrets never appear in a
-`repr`. The environment is read only when one of the functions here is called, never at import.
+The option classes are frozen and have no behaviour beyond parsing. Secrets never appear in a `repr`. The environment is
+read only when one of the functions here is called, never at import.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ def _split_host_port(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Client side of TLS.
+    """TLS options of the client.
 
     Attributes:
-        certfile: PEM file with the client's certificate; a single file may also hold the key and
-            the certificates of the authorities to trust.
-        keyfile: PEM file with the private key, when it is not in `certfile`.
+        certfile: PEM file with the client's certificate. The same file may also hold the key and the certificates of
+            the authorities to trust.
+        keyfile: PEM file with the private key, if it is not in `certfile`.
         key_password: Password of the private key.
-        cafile: PEM file of authorities to trust, and no others. Default: those in `certfile`, else the system's.
-        check_hostname: Whether the server's certificate must name the host that was dialled; it must be of a named
-            authority in any case.
+        cafile: PEM file with the only authorities to trust. Default: those in `certfile`, else the system's.
+        check_hostname: Whether the server's certificate must name the host that the client connects to. In any case, a
+            trusted authority must have issued it.
     """
 
     certfile: str | None = None
@@ -96,12 +96,13 @@ Dial = Callable[[str, int, float], "socket.socket"]
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How to reach a cluster: where, as whom, and under what protection.
+    """Options for connecting to a cluster: its endpoints, the login, and TLS.
 
     Attributes:
-        endpoints: Where to knock first; the other nodes are learnt from the first that answers.
-        timeout_s: Limit for opening a connection and for one answer of a control operation.
-        dial: Connects to a host's port within so many seconds where this machine cannot by itself; raises OSError.
+        endpoints: The endpoints to try first. The first that answers names the other nodes.
+        timeout_s: Limit in seconds for opening a connection, and for one answer of a control operation.
+        dial: Function of (host, port, timeout in seconds) that connects where this machine cannot do so directly. It
+            raises OSError if it fails.
     """
 
     endpoints: tuple[Endpoint, ...] = (Endpoint("127.0.0.1"),)
@@ -124,13 +125,14 @@ class LaunchOptions:
     """[launch]: how runs are started and kept alive.
 
     Attributes:
-        python: Interpreter of the workers on every host that names none of its own.
-        ports: First and last port that workers may listen on; None leaves the choice to each host.
-        log_limit_bytes: Of a worker's output, what is kept.
-        max_restarts: How often a run is started again before it has failed.
-        deadline_s: How long a run may take, restarts included; None has no limit.
-        warm_s: How long hosts keep processes ready for the next run; 0: none. None leaves it to who starts the run.
-        tunnel: Whether the tasks of runs reach each other through SSH alone.
+        python: Interpreter of the workers on every host that does not configure its own.
+        ports: First and last port that workers may listen on. None leaves the choice to each host.
+        log_limit_bytes: How much of a worker's output is kept.
+        max_restarts: How often a run is restarted before it fails.
+        deadline_s: Seconds that a run may take, restarts included. None means no limit.
+        warm_s: Seconds for which hosts keep processes ready for the next run. 0 keeps none. None leaves it to the
+            caller that starts the run.
+        tunnel: Whether the tasks of runs reach each other only through SSH.
     """
 
     python: str | None = None
@@ -148,10 +150,10 @@ class SshConfig:
     """[ssh]: how hosts are reached.
 
     Attributes:
-        config: Instead of ~/.ssh/config.
-        known_hosts: Instead of ~/.ssh/known_hosts.
-        user: Where the SSH configuration names none.
-        via: SSH host through which the cluster's own ports are reached.
+        config: SSH configuration file to use instead of ~/.ssh/config.
+        known_hosts: Known-hosts file to use instead of ~/.ssh/known_hosts.
+        user: Account on all hosts, in place of the one in the SSH configuration.
+        via: SSH host through which the cluster's own ports and the other hosts are reached.
     """
 
     config: Path | None = None
@@ -163,16 +165,16 @@ class SshConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """[hosts.NAME]: what Ignite does not tell of a machine.
+    """[hosts.NAME]: what Ignite does not know about a machine.
 
     Attributes:
-        name: What people call it.
-        addresses: As Ignite's nodes list them.
-        node_ids: Ids or consistent ids of its nodes, where no address tells.
-        ssh: What SSH calls it, `name` by default; "local" is this machine, without SSH.
+        name: Its name for users.
+        addresses: Its addresses, as Ignite's nodes list them.
+        node_ids: Ids or consistent ids of its nodes, where no address identifies them.
+        ssh: Its name for SSH, by default `name`. "local" means this machine, without SSH.
         python: Interpreter of workers there.
         root: Directory of this package's own files there.
-        tf_address: Where the workers of other hosts reach its workers.
+        tf_address: Address at which workers on other hosts reach its workers.
     """
 
     name: str
@@ -186,12 +188,12 @@ class HostOptions:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that `ignite-tf.toml` says.
+    """The contents of `ignite-tf.toml`.
 
     Attributes:
-        cluster: None: no cluster is named, and the embedded one is meant.
-        path: The file; None when there is none.
-        notes: What the user should know; lines to be shown.
+        cluster: The cluster. None means the embedded one.
+        path: The file; None if there is none.
+        notes: Lines to show to the user.
     """
 
     cluster: ConnectOptions | None = None
@@ -203,14 +205,14 @@ class Config:
 
 
 def environment(prefix: str, names: Sequence[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Collect PREFIX + NAME variables that are set and not empty, keyed by lower-case name."""
+    """Return the PREFIX + NAME variables that are set and not empty, by lower-case name."""
     source = os.environ if env is None else env
     values = {name.lower(): source.get(prefix + name.upper(), "") for name in names}
     return {name: value for name, value in values.items() if value}
 
 
 def cache_dir(*, make: bool = True) -> Path:
-    """Where downloads that can be fetched again live (jars). Created on first use, unless it is only looked at."""
+    """Return the directory of files that can be fetched or made again, such as jars. With `make`, create it."""
     import platformdirs
 
     path = Path(platformdirs.user_cache_dir("ignite_tf_magic", appauthor=False))
@@ -218,10 +220,10 @@ def cache_dir(*, make: bool = True) -> Path:
 
 
 def state_dir() -> Path:
-    """Return the directory of runs and embedded nodes, which is made on first use, for its owner alone.
+    """Return the directory of runs and embedded nodes. Created on first use, accessible to its owner only.
 
-    It is IGNITE_TF_HOME, else a directory in the user's state directory that has the name of this host: several
-    hosts may share a home.
+    It is IGNITE_TF_HOME, or else a directory with the name of this host in the user's state directory, because several
+    hosts may share a home directory.
     """
     if home := os.environ.get("IGNITE_TF_HOME"):
         return _private(Path(home))
@@ -230,15 +232,15 @@ def state_dir() -> Path:
     everything = Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False))
     _private(everything)
     if any((everything / name).is_dir() for name in ("agents", "runs", "embedded")):
-        return everything  # made before hosts had directories of their own
+        return everything  # created before each host had its own directory
     return _private(everything / socket.gethostname().partition(".")[0])
 
 
 def timeouts_divisor(env: Mapping[str, str] | None = None) -> float:
-    """By how much the waiting times of runs are shortened: IGNITE_TF_TIMINGS_DIVISOR, for campaigns of faults.
+    """Return the divisor for the waiting times of runs: IGNITE_TF_TIMINGS_DIVISOR, for fault-injection tests.
 
     Raises:
-        ConfigError: It is not a number from 1 up.
+        ConfigError: It is not a number from 1 to below 100.
     """
     text = (os.environ if env is None else env).get("IGNITE_TF_TIMINGS_DIVISOR", "1")
     try:
@@ -258,7 +260,7 @@ def _private(path: Path) -> Path:
 def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
     """Return the cluster named by IGNITE_TF_CLUSTER ("host:port,host:port") or by `ignite-tf.toml`.
 
-    The file is looked for in the working directory, then in the user's configuration directory:
+    The file is the one in the working directory, or else the one in the user's configuration directory:
 
         [cluster]
         addresses = ["db1:10800", "db2:10800"]
@@ -266,8 +268,8 @@ def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions |
         credentials_file = "/home/me/.ignite.json"
         certfile = "client.pem"
 
-    Names of files are relative to the directory of `ignite-tf.toml`. Its other tables: `read_config`.
-    None means that no cluster is configured, and the embedded one is meant.
+    File names are relative to the directory of `ignite-tf.toml`. `read_config` reads its other tables. None means that
+    no cluster is configured, so the embedded one is used.
 
     Raises:
         ConfigError: An address or the file is malformed.
@@ -281,7 +283,7 @@ def _named_cluster(env: Mapping[str, str] | None) -> tuple[Endpoint, ...]:
 
 
 def _cluster(table: TomlTable, given: Sequence[Endpoint]) -> ConnectOptions | None:
-    """Read [cluster]; endpoints that were given elsewhere come before its own."""
+    """Read [cluster]. Endpoints from elsewhere (`given`) replace its own."""
     table.allow("addresses", "username", "password", "credentials_file", *_FILES, *_TLS)
     own = _own_endpoints(table)
     named: dict[str, Any] = {key: table.text(key) for key in ("username", "password", "cert_password")}
@@ -306,7 +308,10 @@ def _own_endpoints(table: TomlTable) -> tuple[Endpoint, ...]:
 
 
 def tls_options(named: Mapping[str, Any]) -> TlsOptions | None:
-    """Build TLS options from certfile, keyfile, cert_password, cafile, check_hostname; None without files."""
+    """Build TLS options from certfile, keyfile, cert_password, cafile, check_hostname.
+
+    Return None without a certfile and a cafile.
+    """
     if not named.get("certfile") and not named.get("cafile"):
         return None
     return TlsOptions(
@@ -322,25 +327,26 @@ def read_config(path: Path | None = None, env: Mapping[str, str] | None = None) 
     """Read all of `ignite-tf.toml`.
 
     Args:
-        path: The file, whose [cluster] then comes before IGNITE_TF_CLUSTER. None: as `configured_cluster`
-            finds it; without a file, everything has its default.
-        env: Instead of the process's environment.
+        path: The file. Its addresses in [cluster] take precedence over IGNITE_TF_CLUSTER. None means the file that
+            `configured_cluster` finds, over which the variable takes precedence; without a file, all options have
+            their defaults.
+        env: Variables to use instead of the process's environment.
 
     Raises:
-        ConfigError: The file cannot be read, holds an unknown key or a bad value; says which.
+        ConfigError: The file cannot be read, or has an unknown key or a bad value. The message names it.
     """
     file = _found_file() if path is None else parse_toml(_read(path), path)
     return _config(file, _named_cluster(env), is_found=path is None)
 
 
 def load_config_file(path: Path, env: Mapping[str, str] | None = None) -> Config:
-    """Read what `-c` names: our TOML, or Ignite's Spring XML; the content tells which.
+    """Read the file that `-c` names: our TOML or Ignite's Spring XML, recognized by its content.
 
-    Spring XML gives the cluster's addresses, and `Config.notes` what else it asks of clients; all other
-    options are those of the `ignite-tf.toml` that `configured_cluster` finds.
+    Spring XML provides the cluster's addresses, and `Config.notes` with what else it demands of clients. All other
+    options come from the `ignite-tf.toml` that `configured_cluster` finds.
 
     Raises:
-        ConfigError: As `read_config`; or no address can be learnt from the XML.
+        ConfigError: As for `read_config`, or the XML contains no address.
     """
     data = _read(path)
     if not looks_like_xml(data):
@@ -436,10 +442,10 @@ def _is_ipv6(text: str) -> bool:
 
 
 def working_directory() -> Path:
-    """Return the directory in which this process works.
+    """Return the working directory of this process.
 
     Raises:
-        ConfigError: It is not there any more.
+        ConfigError: It no longer exists.
     """
     try:
         return Path.cwd()
@@ -477,7 +483,7 @@ def read_credentials(path: Path) -> dict[str, str]:
     """Read a JSON file with username, password, certfile, keyfile, cert_password, cafile, check_hostname.
 
     Raises:
-        ConfigError: Unreadable, not such a file, or readable by others than its owner.
+        ConfigError: The file cannot be read, is malformed, or is accessible to others than its owner.
     """
     try:
         check_private(path)
@@ -490,9 +496,9 @@ def read_credentials(path: Path) -> dict[str, str]:
 
 
 def embedded_endpoints() -> tuple[Endpoint, ...]:
-    """Return the client ports of this user's embedded cluster, from its record; none when it is down.
+    """Return the endpoints of this user's embedded cluster, from its record, or none if it is down.
 
-    Nothing is started or checked here: `ignite_tf_magic.embedded` does that.
+    This function starts and checks nothing; `ignite_tf_magic.embedded` does that.
     """
     try:
         record = json.loads((state_dir() / "embedded" / "cluster.json").read_text(encoding="utf-8"))
@@ -502,10 +508,10 @@ def embedded_endpoints() -> tuple[Endpoint, ...]:
 
 
 def jupyter_proxy_url(env: Mapping[str, str] | None = None) -> str | None:
-    """Tell how a browser reaches a port of this machine through Jupyter: a URL with %PORT% in the port's place.
+    """Return the URL by which a browser reaches a port of this machine through Jupyter, with %PORT% as the port.
 
-    TENSORBOARD_PROXY_URL says so; else a JupyterHub's proxy serves, or jupyter-server-proxy where the kernel
-    finds it installed. None: the browser is taken to run on this machine.
+    It is TENSORBOARD_PROXY_URL if that is set, else the URL of a JupyterHub's proxy, or of jupyter-server-proxy if the
+    kernel finds it installed. None means that the browser is assumed to run on this machine.
     """
     source = os.environ if env is None else env
     if given := source.get("TENSORBOARD_PROXY_URL"):
@@ -517,7 +523,7 @@ def jupyter_proxy_url(env: Mapping[str, str] | None = None) -> str | None:
 
 
 def _jupyter_base_url(server_pid: str) -> str | None:
-    """Read the base URL of the Jupyter server that started this kernel; None when there is none."""
+    """Return the base URL of the Jupyter server that started this kernel, or None if there is none."""
     try:
         from jupyter_core.paths import jupyter_runtime_dir
 

@@ -1,4 +1,4 @@
-"""Files that only their user may read, or write: what keeps a neighbour on the machine out."""
+"""Checks that other users of the machine can neither read nor write a user's private files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from ignite_tf_magic.errors import ConfigError
 
 
 def check_private(path: Path) -> None:
-    """Raise ConfigError when others than its owner may read a file with a password."""
+    """Raise ConfigError if a file with a password is accessible to others than its owner."""
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise ConfigError(f"{path} holds a password and others may read it; run: chmod 600 {path}")
 
 
 def check_own(path: Path) -> None:
-    """Refuse a file that was found, not named, and that another user may have put there: it says what is run.
+    """Reject a configuration file that another user may have written, because it decides what runs.
+
+    This is for a file that was found, not for one that the user named.
 
     Raises:
-        ConfigError: It is another user's, or others may write it.
+        ConfigError: The file belongs to another user, or others can write to it.
     """
     if os.name != "posix":
         return
@@ -27,7 +29,7 @@ def check_own(path: Path) -> None:
         raise ConfigError(
             f"others may write {path}, which says what is run on which hosts; run: chmod go-w {path}"
         )
-    # The owner of everything works in directories of others; but not where anybody may leave a file.
+    # root may use files in other users' directories, but not in a directory where anybody can create a file.
     is_at_home = os.getuid() == 0 and not place.st_mode & 0o002
     if status.st_uid not in (0, os.getuid()) and not is_at_home:
         raise ConfigError(

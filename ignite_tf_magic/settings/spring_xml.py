@@ -1,7 +1,7 @@
-"""Addresses for thin clients, read from Ignite's own Spring XML. Pure: bytes in, values out.
+"""Reads addresses for thin clients from Ignite's own Spring XML. Pure: bytes in, values out.
 
-Only what stands in the file is read: nothing is imported, no bean is made, no placeholder is filled in.
-A document type is refused before anything is expanded, as entities are declared there.
+Only the text of the file is read: no imports are followed, no beans are created, no placeholders are filled in. A
+document type is rejected before anything is expanded, because it can declare entities.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class IgniteXml:
-    """Where thin clients may knock.
+    """The endpoints of thin clients in an XML file of Ignite.
 
     Attributes:
         endpoints: Host and port of client connectors, in the order of the file.
-        notes: What the file asks of clients and does not tell how to fulfil.
+        notes: Lines about what the file demands of clients, which they must configure elsewhere.
     """
 
     endpoints: tuple[tuple[str, int], ...]
@@ -39,22 +39,22 @@ class IgniteXml:
 
 
 def looks_like_xml(data: bytes) -> bool:
-    """Tell XML from TOML, in any encoding that XML may have."""
+    """Return whether data is XML and not TOML, in any encoding that XML may have."""
     return data.lstrip(b"\xef\xbb\xbf\xff\xfe\x00 \t\r\n")[:1] == b"<"
 
 
 def read_spring_xml(data: bytes, name: str) -> IgniteXml:
     """Read the configuration of a node, or of a thin client.
 
-    A node's names the discovery addresses of all nodes and the port for thin clients; a thin client's
+    A node's configuration names the discovery addresses of all nodes and the port for thin clients. A thin client's
     (`ClientConfiguration`) names the endpoints themselves.
 
     Args:
         data: The file's content.
-        name: What errors call the file.
+        name: The name of the file in error messages.
 
     Raises:
-        ConfigError: Not such a file, or no address stands in it.
+        ConfigError: The data is not such a file, or it contains no address.
     """
     root = _parse(data, name)
     beans = list(_beans(root))

@@ -1,6 +1,6 @@
-"""Tables of a TOML file, read key by key; a fault names the file, the table and the key.
+"""Reads tables of a TOML file key by key. Errors name the file, the table and the key.
 
-Knows no option of this package: `options` says which keys there are and what they mean.
+This module knows no option of this package; `options` defines the keys and their meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from ignite_tf_magic.errors import ConfigError
 
 T = TypeVar("T")
-# More than any number can mean, and less than any clock or socket refuses.
+# Larger than any sensible value, but small enough for every clock and socket.
 _MOST, _MOST_BYTES = 10**9, 2**63 - 1
 SIZE_IS = 'a size above 0, as "500MB" or "1GiB", and below 8 EiB'
 _UNITS = {"": 1, "b": 1}
@@ -25,7 +25,7 @@ _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 
 
 def parse_bytes(text: str) -> int | None:
-    """Read a size, as "500MB", "1.5 GiB" or a number of bytes; None when it is not one."""
+    """Parse a size: "500MB", "1.5 GiB" or a number of bytes. Return None if the text is not a size."""
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?i?b|)", text.strip().lower())
     size = float(match[1]) * _UNITS.get(match[2], 0) if match else 0.0
     return int(size) if 1 <= size <= _MOST_BYTES else None
@@ -33,12 +33,12 @@ def parse_bytes(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TomlTable:
-    """One table.
+    """One table of a TOML file.
 
     Attributes:
-        file: Where it stands; names of files in it are relative to that file's directory.
-        name: Its name with those of the tables around it, "" for the whole file.
-        values: Its keys; they never appear in a `repr`, as some are secrets.
+        file: The file. File names in the table are relative to its directory.
+        name: The table's full name, such as "hosts.db1"; "" for the whole file.
+        values: The table's keys and values. They never appear in a `repr`, because some are secrets.
     """
 
     file: Path
@@ -46,7 +46,7 @@ class TomlTable:
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def allow(self, *known: str) -> None:
-        """Raise ConfigError when the table has other keys than these."""
+        """Raise ConfigError if the table has other keys than these."""
         for key in self.values:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
@@ -54,7 +54,7 @@ class TomlTable:
                 raise ConfigError(f"{self.file}: {self._where} has no key {key!r}; {hint}")
 
     def table(self, key: str) -> TomlTable:
-        """Return the table of that name inside this one; an empty one when there is none."""
+        """Return the table of that name inside this one, or an empty one if there is none."""
         value = self.values.get(key, {})
         name = f"{self.name}.{key}" if self.name else key
         if not isinstance(value, dict):
@@ -62,7 +62,7 @@ class TomlTable:
         return TomlTable(self.file, name, value)
 
     def tables(self) -> Iterator[tuple[str, TomlTable]]:
-        """Return the tables inside this one by their names."""
+        """Return the tables inside this one, with their names."""
         return ((key, self.table(key)) for key in self.values)
 
     def text(self, key: str) -> str | None:
@@ -70,18 +70,18 @@ class TomlTable:
         return self._take(key, str, "a text in quotes", lambda value: bool(value.strip()))
 
     def word(self, key: str) -> str | None:
-        """Read a text without blanks that no program can take for an option."""
+        """Read a text that has no blanks or commas and does not begin with "-"."""
         return self._take(key, str, "a name without blanks, not beginning with '-'", is_word)
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Read a list of such texts; none when the key is not there."""
+        """Read a list of texts as `word` reads them. Return an empty tuple if the key is missing."""
         taken = self._take(
             key, list, 'a list of names, as in ["a", "b"]', lambda value: all(map(is_word, value))
         )
         return tuple(taken or ())
 
     def path(self, key: str) -> Path | None:
-        """Read the name of a file."""
+        """Read the name of a file, relative to the directory of the TOML file."""
         text = self.text(key)
         return None if text is None else self.file.parent / Path(text).expanduser()
 
@@ -97,7 +97,7 @@ class TomlTable:
         return value
 
     def seconds(self, key: str, *, may_be_0: bool = False) -> float | None:
-        """Read a number above 0, or from 0 up."""
+        """Read a number of seconds above 0, or from 0 up if `may_be_0`."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -109,7 +109,7 @@ class TomlTable:
         return float(value)
 
     def num_bytes(self, key: str) -> int | None:
-        """Read a size, as "500MB", "1.5 GiB" or a number of bytes."""
+        """Read a size: "500MB", "1.5 GiB" or a number of bytes."""
         if (value := self.values.get(key)) is None:
             return None
         size = parse_bytes(str(value))
@@ -128,7 +128,7 @@ class TomlTable:
         return first, last
 
     def refuse(self, key: str, needed: str) -> NoReturn:
-        """Say that a key has another value than is needed."""
+        """Raise ConfigError, because a key has another value than is needed."""
         value = "" if "password" in key else f" = {self.values.get(key)!r}"
         raise ConfigError(f"{self.file}: {self._where} {key}{value}: {needed} is needed here")
 
@@ -144,15 +144,15 @@ class TomlTable:
 
 
 def is_word(value: object) -> bool:
-    """Tell whether this is a text without blanks or commas that no program can take for an option."""
+    """Return whether a value is a text that has no blanks or commas and does not begin with "-"."""
     return isinstance(value, str) and re.fullmatch(r"[^\s,\-\x00-\x1f][^\s,\x00-\x1f]*", value) is not None
 
 
 def parse_toml(data: bytes, file: Path) -> TomlTable:
-    """Read a whole file's content.
+    """Parse the content of a whole file.
 
     Raises:
-        ConfigError: It is not TOML in UTF-8.
+        ConfigError: The content is not TOML in UTF-8.
     """
     if sys.version_info >= (3, 11):
         import tomllib

@@ -1,9 +1,9 @@
-"""The agent: what runs on a host to hold the processes of runs there.
+"""The agent: the program that runs on a host and holds the processes of runs there.
 
-Written as modules, shipped as one file: `agent_source` joins them. They use the standard library only, run on
-Python 3.8 and later, and import on Windows. Two programs are in it: a relay (`relay.serve`), which answers one
-client over its standard streams and keeps nothing, and process shims (`process_shim.keep`), daemons of which each holds
-one job. The client imports `frames` and nothing else from here.
+It is written as modules and shipped as one file, which `agent_source` joins. The modules use the standard library only,
+run on Python 3.8 and later, and can be imported on Windows. The file contains two programs. A relay (`relay.serve`)
+answers one client over its standard streams and keeps no state. A process shim (`process_shim.keep`) is a daemon that
+holds one job. The code that connects to hosts imports only `frames` from here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "loader_arguments",
 ]
 
-# In the order in which they are joined: each imports earlier ones only.
+# In the order in which they are joined. Each module imports earlier ones only.
 MODULES = (
     *("frames", "disk", "processes", "job_files", "spawning", "process_shim", "handing_over", "parked_shim"),
     *(
@@ -53,7 +53,7 @@ MODULES = (
 
 
 def agent_source() -> bytes:
-    """Return the one file that is shipped: the modules joined, without their imports of each other."""
+    """Return the one file that is shipped: all modules, without their imports of each other."""
     here = Path(__file__).parent
     parts = [_without_own_imports((here / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
     return "\n".join(["from __future__ import annotations", *parts]).encode()

@@ -1,4 +1,4 @@
-"""GPUs, ports and memory of this host, handed out to jobs without overlap."""
+"""Assigns GPUs, ports and memory of this host to jobs without overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GPU_QUERY_TIMEOUT_S = 10.0
 
 
 def list_gpus() -> list[dict[str, Any]]:
-    """Ask nvidia-smi for the GPUs; none when it is missing or fails. Takes up to some seconds."""
+    """Return the GPUs that nvidia-smi lists, or none if it is missing or fails. May take some seconds."""
     import subprocess
 
     command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
@@ -41,12 +41,12 @@ def _number(text: str) -> int | None:
 
 
 def list_leases(runs: Runs) -> list[dict[str, Any]]:
-    """Return what each job that lives on this host holds, of those that hold anything."""
+    """Return the GPUs, ports and memory of each running job on this host that holds any."""
     found = []
     for run in names_in(f"{runs.root}/runs"):
         for job, status in runs.alive(run):
             gpus, ports = job.request["gpus_given"], job.request["ports"]
-            memory_bytes = job.request.get("memory_bytes", 0)  # none in those of earlier agents
+            memory_bytes = job.request.get("memory_bytes", 0)  # missing in requests of earlier agents
             if gpus or ports or memory_bytes:
                 held = {"gpus": gpus, "ports": ports, "memory_bytes": memory_bytes}
                 found.append({"run": run, "job": status["name"], **held})
@@ -54,28 +54,28 @@ def list_leases(runs: Runs) -> list[dict[str, Any]]:
 
 
 def gpu_environment(gpus: list[int]) -> dict[str, str]:
-    """Return the variables of a job that has these GPUs for itself."""
+    """Return the environment variables of a job that has these GPUs for itself."""
     if not gpus:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def host_memory_bytes() -> int:
-    """Return how much memory this host has."""
+    """Return the total memory of this host."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def held_devices(leases: list[dict[str, Any]]) -> tuple[set[int], set[int]]:
-    """Return the GPUs and the ports that are held."""
+    """Return the GPUs and the ports that jobs hold."""
     gpus = {gpu for lease in leases for gpu in lease["gpus"]}
     return gpus, {port for lease in leases for port in lease["ports"]}
 
 
 def check_memory(wanted: int, leases: list[dict[str, Any]]) -> None:
-    """Refuse a job that may have more memory than others that have a limit leave.
+    """Refuse a job whose memory limit exceeds what the limits of other jobs leave.
 
     Raises:
-        Refused: `no_memory`.
+        Refused: `no_memory`, there is too little.
     """
     total = host_memory_bytes()
     free = total - sum(lease["memory_bytes"] for lease in leases)
@@ -88,7 +88,7 @@ def check_memory(wanted: int, leases: list[dict[str, Any]]) -> None:
 
 
 def choose_gpus(wanted: int, known: list[dict[str, Any]], held: set[int]) -> list[int]:
-    """Choose GPUs that no job has.
+    """Choose GPUs that no job holds.
 
     Raises:
         Refused: `no_gpu`, there are too few.

@@ -1,4 +1,4 @@
-"""Files of an agent: opened without following links, written so that a full disk or a tear harms nothing."""
+"""Reads and writes an agent's files without following links, safe against full disks and torn writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PADDED_BYTES = 4096
-MIN_FREE_BYTES = 16 << 20  # a job's records and the beginning of its output
+MIN_FREE_BYTES = 16 << 20  # room for a job's records and the beginning of its output
 _MIN_FREE_INODES = 64
 _FULL_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -25,7 +25,7 @@ _MAX_PATH_CHARS = 1024
 
 
 class Refused(Exception):
-    """What a relay answers instead of doing what was asked."""
+    """A refused operation, which the relay sends as its answer."""
 
     def __init__(self, kind: str, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 def refusal(error: OSError, what: str) -> Refused:
-    """Tell an error of the system in the words of the protocol."""
+    """Convert an error of the operating system into a refusal of the protocol."""
     kinds = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.ENOENT: "not_found"}
     kinds.update(dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"))
     kinds.update(dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.EISDIR), "bad_path"))
@@ -43,13 +43,13 @@ def refusal(error: OSError, what: str) -> Refused:
 
 
 def host_clock() -> float:
-    """Seconds on this host's clock; it goes on while the host sleeps, where the system has such a clock."""
+    """Return seconds on this host's clock, which runs on while the host sleeps if the system has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def host_identity() -> tuple[str, str]:
-    """Return hostname and boot id; the latter is empty where the system has none."""
+    """Return hostname and boot id. The boot id is empty if the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return os.uname().nodename, file.read().strip()
@@ -58,14 +58,14 @@ def host_identity() -> tuple[str, str]:
 
 
 def checked_name(name: Any, what: str) -> str:
-    """Give back a name that is safe as that of a directory."""
+    """Return a name if it is safe for a directory; otherwise raise Refused."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Refused("bad_request", f"{name!r} is no name of a {what}")
     return name
 
 
 def checked_path(path: Any) -> list[str]:
-    """Return the parts of a relative path that stays where it starts."""
+    """Return the parts of a relative path that stays in its directory; otherwise raise Refused."""
     parts = path.split("/") if isinstance(path, str) else []
     wrong = any(part in ("", ".", "..") or "\0" in part or len(part) > 255 for part in parts)
     if not parts or wrong or len(path) > _MAX_PATH_CHARS:
@@ -74,7 +74,7 @@ def checked_path(path: Any) -> list[str]:
 
 
 def open_below(directory: str, parts: list[str], flags: int, mode: int = 0o600, *, make: bool = False) -> int:
-    """Open a file below a directory; no link on the way or at its end is followed."""
+    """Open a file below a directory. Follows no link on the way or at its end."""
     parent = open_directory(directory, parts[:-1], make=make)
     try:
         return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=parent)
@@ -83,7 +83,7 @@ def open_below(directory: str, parts: list[str], flags: int, mode: int = 0o600, 
 
 
 def open_directory(directory: str, parts: list[str], *, make: bool = False) -> int:
-    """Open a directory below another in the same way; with `make`, missing ones are made, private."""
+    """Open a directory below another. Follows no link; `make` creates missing ones, private to this user."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     for part in parts:
         try:
@@ -100,7 +100,7 @@ def open_directory(directory: str, parts: list[str], *, make: bool = False) -> i
 
 
 def open_regular(directory: str, parts: list[str]) -> int | None:
-    """Open a file for reading; None when there is none."""
+    """Open a regular file for reading, or return None if there is none."""
     try:
         descriptor = open_below(directory, parts, os.O_RDONLY)
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def open_regular(directory: str, parts: list[str]) -> int | None:
 
 
 def write_whole(path: str, data: bytes, mode: int = 0o600, parent: int | None = None) -> None:
-    """Make or replace a file; others see the old or the new one, also after a power cut."""
+    """Create or replace a file. Readers see the old or the new content, even after a power cut."""
     part = f"{path}.{os.urandom(4).hex()}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=parent)
     try:
@@ -128,7 +128,7 @@ def write_whole(path: str, data: bytes, mode: int = 0o600, parent: int | None = 
 
 
 def unlink_if_there(path: str) -> None:
-    """Remove a file; somebody may have done so."""
+    """Remove a file if it exists."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def unlink_if_there(path: str) -> None:
 
 
 def expanded(argv: list[str]) -> list[str]:
-    """Return program and arguments, the program by its path where that begins with a home."""
+    """Return program and arguments, with a leading "~" of the program's path expanded."""
     return [os.path.expanduser(argv[0]), *argv[1:]]
 
 
@@ -148,9 +148,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_padded(path: str, value: dict[str, Any]) -> None:
-    """Write a value over a file's old bytes, which needs no room on the disk when the file is there.
+    """Write a value over a file's old bytes, which needs no room on the disk if the file exists.
 
-    Readers may see a tear; `read_padded` notices it by the marks at both ends.
+    A reader may see a torn write. `read_padded` detects it by the marks at both ends.
     """
     mark = os.urandom(4).hex()
     text = json.dumps({"mark": mark, **value, "mark_at_end": mark}).encode()
@@ -164,7 +164,7 @@ def write_padded(path: str, value: dict[str, Any]) -> None:
 
 
 def read_padded(path: str) -> dict[str, Any] | None:
-    """Read what `write_padded` wrote; None when there is nothing, or nothing whole."""
+    """Return what `write_padded` wrote, or None if it is missing or incomplete."""
     for _ in range(20):
         try:
             with open(path, "rb") as file:
@@ -184,7 +184,7 @@ def read_padded(path: str) -> dict[str, Any] | None:
 
 
 def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
-    """Read a JSON object; None when there is none, or it is damaged or larger than that."""
+    """Return a JSON object, or None if it is missing, damaged or larger than `max_bytes`."""
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read(max_bytes + 1)[:max_bytes])
@@ -194,7 +194,7 @@ def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
 
 
 def disk_of(path: str) -> tuple[int, int]:
-    """Return the free and all bytes of the disk on which something is, or would be."""
+    """Return the free and the total bytes of the disk on which a path is, or would be."""
     while not os.path.exists(path):
         path = os.path.dirname(path)
     found = os.statvfs(path)
@@ -202,7 +202,7 @@ def disk_of(path: str) -> tuple[int, int]:
 
 
 def check_room(path: str) -> None:
-    """Refuse what would fill a disk."""
+    """Raise Refused if the disk of a path has too little room for a job."""
     free, _ = disk_of(path)
     files = _free_inodes(path) if os.path.exists(path) else None
     if free >= MIN_FREE_BYTES and (files is None or files >= _MIN_FREE_INODES):
@@ -219,13 +219,13 @@ def check_room(path: str) -> None:
 
 
 def _free_inodes(path: str) -> int | None:
-    """Return how many more files a disk takes; None where they are not counted."""
+    """Return how many more files a disk can hold, or None if the disk does not limit them."""
     found = os.statvfs(path)
     return found.f_favail if found.f_files else None
 
 
 def full_disk_of(paths: list[str]) -> str | None:
-    """Name the first of these places on whose disk nothing more can be written, with what is left there, or why."""
+    """Return the first of these paths whose disk is full, with what is left there, or None."""
     for path in paths:
         free, _ = disk_of(path)
         if free < _FULL_BYTES:
@@ -236,7 +236,10 @@ def full_disk_of(paths: list[str]) -> str | None:
 
 
 def read_only_disk_of(paths: list[str]) -> str | None:
-    """Name the first of these places whose disk is mounted for reading, as the kernel does after faults of it."""
+    """Return the first of these paths whose disk is mounted read-only, or None.
+
+    The kernel mounts a disk read-only after faults.
+    """
     for path in paths:
         if os.path.exists(path) and os.statvfs(path).f_flag & os.ST_RDONLY:
             return f"{path} (read-only)"
@@ -244,7 +247,7 @@ def read_only_disk_of(paths: list[str]) -> str | None:
 
 
 def sync_disk(path: str) -> None:
-    """Have all that was written to the disk of a file reach it, which takes less than file by file."""
+    """Flush all writes to the file system of a path at once, which is faster than file by file."""
     try:
         import ctypes
 
@@ -261,9 +264,9 @@ def sync_disk(path: str) -> None:
 
 
 def disk_fault(directory: str) -> str | None:
-    """Return why workers cannot use a directory, which is made and written to; None when they can.
+    """Return why workers cannot use a directory, or None if they can.
 
-    Bytes that are left are not looked at.
+    Creates the directory and writes a file in it. Ignores how many bytes are left on the disk.
     """
     fault = _write_fault(directory)
     if fault == os.strerror(errno.ENOSPC) and disk_of(directory)[0] < _FULL_BYTES:
@@ -276,7 +279,7 @@ def disk_fault(directory: str) -> str | None:
 
 
 def _write_fault(directory: str) -> str | None:
-    """Try to write a file below a directory, which is made."""
+    """Create a directory and write a file in it; return the error, or None."""
     path = f"{directory}/.written.{os.urandom(4).hex()}"
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
@@ -291,12 +294,12 @@ def _write_fault(directory: str) -> str | None:
 
 
 def remove_tree(path: str) -> bool:
-    """Delete a directory with all that is in it that lets itself be deleted; tells whether nothing is left.
+    """Delete a directory and as much of its contents as possible; return whether nothing is left.
 
-    Links are not followed. What is nested is brought up first: it may lie deeper than a path can name.
+    Follows no links. Nested directories are moved up first, because they may lie deeper than a path can name.
     """
     directories = [path]
-    for number, directory in enumerate(directories):  # which grows
+    for number, directory in enumerate(directories):  # grows in this loop
         for entry in _entries(directory):
             try:
                 if not entry.is_dir(follow_symlinks=False):
@@ -317,7 +320,7 @@ def remove_tree(path: str) -> bool:
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
     try:
-        os.chmod(directory, 0o700)  # its owner may have taken the right from himself
+        os.chmod(directory, 0o700)  # its owner may lack the permission to list it
     except OSError:
         pass
     try:
@@ -330,21 +333,21 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 def _brought_up(path: str, to: str) -> str:
     try:
         os.rename(path, to)
-    except OSError:  # another user's
+    except OSError:  # it belongs to another user
         return path
     return to
 
 
 def find_foreign(tree: str) -> str | None:
-    """Return something in a tree, or the tree, that is neither this user's nor root's; None when there is nothing.
+    """Return the path of a tree, or of something in it, that belongs to neither this user nor root, or None.
 
-    Who could write into a directory of ours once may have left programs in it. Links are not followed.
+    An account that could once write into a directory of ours may have left programs there. Follows no links.
     """
     trusted = (0, os.getuid())
     if os.lstat(tree).st_uid not in trusted:
         return tree
     directories = [tree]
-    for directory in directories:  # which grows
+    for directory in directories:  # grows in this loop
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.stat(follow_symlinks=False).st_uid not in trusted:
@@ -355,7 +358,7 @@ def find_foreign(tree: str) -> str | None:
 
 
 def names_in(directory: str) -> Iterator[str]:
-    """Return the names in a directory that are not hidden, in order; none when it does not exist."""
+    """Return the names in a directory that are not hidden, sorted; none if it does not exist."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -364,7 +367,7 @@ def names_in(directory: str) -> Iterator[str]:
 
 
 class FileLock:
-    """A lock on an open file; released when it leaves the `with`, or when its process ends."""
+    """A lock on an open file, released at the end of the `with` block or of the process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -380,7 +383,7 @@ class FileLock:
         self.release()
 
     def take(self, *, wait: bool) -> bool:
-        """Take the lock of the file that has this path now; without `wait`, tell whether that was possible."""
+        """Lock the file that is at this path now. Without `wait`, return False if another handle holds the lock."""
         import fcntl
 
         while True:
@@ -392,7 +395,7 @@ class FileLock:
                 return False
             if self._is_current():
                 return True
-            self.release()  # it was moved away while this waited
+            self.release()  # the file was moved while this waited
 
     def _is_current(self) -> bool:
         try:
@@ -401,7 +404,7 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Let go of the lock on this handle."""
+        """Release the lock."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

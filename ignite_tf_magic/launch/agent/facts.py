@@ -1,4 +1,4 @@
-"""What a host is and has: for matching hosts with nodes, for placing workers, for the doctor."""
+"""Reports what a host is and has, to match it with nodes, to place workers, and for the doctor."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _INTERPRETER_TIMEOUT_S = 20.0
-# Asks for versions without importing anything of what it is asked about: TensorFlow takes seconds. PYTHONPATH and the
-# user's own packages count as they do for workers, so this is not isolated; it begins in a directory of ours, and takes
-# that from the path before it imports what a file there could stand for.
+# Reads versions without importing the modules, because TensorFlow takes seconds. PYTHONPATH and the user's own packages
+# count as they do for workers, so Python does not run isolated. It starts in a directory of ours, and removes that from
+# the path before it imports anything that a file there could shadow.
 _ASK_VERSIONS = """\
 import sys
 sys.path[:] = [place for place in sys.path if place]
@@ -36,7 +36,7 @@ print("\\n" + json.dumps({"version": sys.version.split()[0], "path": sys.executa
 
 
 def greeting(runs: Runs, digest: str) -> dict[str, Any]:
-    """Return what a client should know of this host at once."""
+    """Return the facts about this host that a client needs first."""
     system = os.uname()
     connection = os.environ.get("SSH_CONNECTION", "").split()
     return {
@@ -66,7 +66,7 @@ def _user() -> str:
 
 
 def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, Any]:
-    """Look at an interpreter, the disk, the memory and the GPUs. Takes up to some seconds."""
+    """Return facts about an interpreter, the disk, the memory and the GPUs. May take some seconds."""
     return {
         **_interpreter_facts(runs.root, interpreter or sys.executable, modules),
         "disk_free_bytes": disk_of(runs.root)[0],
@@ -79,9 +79,9 @@ def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, 
 
 
 def ends_at_logout(user: str, top: str = "/") -> bool:
-    """Tell whether systemd ends all that a user has started when he has logged out, as its files say."""
+    """Return whether systemd's configuration ends all processes of a user at logout."""
     if not os.path.isdir(os.path.join(top, "run/systemd/system")):
-        return False  # another init
+        return False  # the system uses another init
     found = {"KillUserProcesses": "no", "KillOnlyUsers": "", "KillExcludeUsers": "root"}
     for path in _logind_files(top):
         found.update(_logind_settings(path, with_defaults=path.endswith("/logind.conf")))
@@ -92,7 +92,7 @@ def ends_at_logout(user: str, top: str = "/") -> bool:
 
 
 def _logind_files(top: str) -> list[str]:
-    """List the files of logind's settings: one, and then those that change it, by name; /etc comes first of equals."""
+    """Return logind's main configuration file, then its drop-ins by name. /etc overrides files of equal name."""
     places = [
         os.path.join(top, place, "systemd") for place in ("etc", "run", "usr/local/lib", "usr/lib", "lib")
     ]
@@ -106,7 +106,7 @@ def _logind_files(top: str) -> list[str]:
 
 
 def _logind_settings(path: str, with_defaults: bool) -> dict[str, str]:
-    """Read settings; those that stand commented out in the main file are what the system was built with."""
+    """Read the Kill* settings of a file. In the main file, commented-out ones are the built-in defaults."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file]
@@ -132,7 +132,7 @@ def _found(program: str, more: list[str]) -> str | None:
 
 
 def _check_environment(environments: str, interpreter: str) -> None:
-    """Refuse an environment of ours in which another account has left something."""
+    """Raise Refused if an environment of ours contains a file of another account."""
     if not interpreter.startswith(f"{environments}/"):
         return
     name = interpreter[len(environments) + 1 :].partition("/")[0]

@@ -1,7 +1,7 @@
-"""How a client and a relay talk: frames over one pair of byte streams, and how the relay gets there.
+"""The protocol of client and relay: frames over one pair of byte streams, and the loader that starts the relay.
 
-A frame is the length of its header (4 bytes, big-endian), the header (a JSON object in UTF-8) and, when the
-header says {"size": n}, n bytes of payload. Part of the shipped agent; the client imports it too.
+A frame is the length of its header (4 bytes, big-endian), the header (a JSON object in UTF-8) and, if the header has
+{"size": n}, n bytes of payload. This module is part of the shipped agent; the client imports it, too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MAX_HEADER_BYTES = 4 << 20
 MAX_PAYLOAD_BYTES = 1 << 20
 MAGIC = "IGNITE-TF-AGENT 1"
 
-# Runs on the host before anything of ours is there. `-c` takes it in single quotes of whatever shell the user
-# has there: so no newline, no "!", no single quote and no double backslash (fish reads those). hashlib loads OpenSSL,
-# which takes a fifth of the time that Python needs to start.
-# What is not known by its hash is known by its owner: what Python keeps of the agent compiled, which it may take for
-# the source unseen, and where workers are started from. The agent's directory is not on the path, where a json.py in it
-# would stand for the standard library's.
+# This code runs on the host before any file of ours is there. The user's shell, of any kind, passes it to `-c` in
+# single quotes. So it has no newline, no "!", no single quote and no double backslash (which fish interprets). It
+# avoids hashlib, which loads OpenSSL: that takes a fifth of the time that Python needs to start.
+# The hash proves the agent's source. For other files the loader checks the owner: for the agent's compiled form, which
+# Python may use without reading the source, and for the directories from which workers start. The agent's directory is
+# not on the path, because a json.py in it would shadow the standard library's.
 _LOADER_CODE = """\
 import os,sys
 import _frozen_importlib_external as z
@@ -105,25 +105,25 @@ LOADER = "exec(" + json.dumps(_LOADER_CODE.replace("@MAGIC@", MAGIC)) + ")"
 def loader_arguments(
     digest: str, num_bytes: int, root: str | None = None, python: str = "python3"
 ) -> list[str]:
-    """Return the command that starts a relay; only its fifth argument, LOADER, needs quotes in a shell.
+    """Return the command that starts a relay. Only its fifth argument, LOADER, needs quotes in a shell.
 
-    It prints a line with MAGIC and one more word. After HAVE it has the agent; after NEED it reads the `num_bytes` of
-    the agent. Then frames go both ways. It ends after any other word: OLD and the version of the interpreter; HOST,
-    another host and the directory that belongs to it; OPEN and a path that others own or may write to; BAD if the
-    agent that was sent has another hash.
+    The command prints a line with MAGIC and a status word. HAVE means that the host has the agent. After NEED the
+    command reads the `num_bytes` of the agent. Frames then go both ways. After any other word the command ends: OLD and
+    the version of the interpreter; HOST, another host and the directory that belongs to it; OPEN and a path that others
+    own or may write to; BAD if the agent that was sent has another hash.
     """
     return [python, "-I", "-S", "-c", LOADER, digest, str(num_bytes), *([root] if root else [])]
 
 
 class FrameError(ValueError):
-    """The other side does not speak this protocol, or the stream is torn. Close it."""
+    """A frame is malformed or exceeds its limit. After a decoding error, close the stream."""
 
 
 def encode_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """Make one frame. `size` is set here.
+    """Return one frame. Sets `size` in the header.
 
     Raises:
-        FrameError: The header or the payload is over its bound.
+        FrameError: The header or the payload exceeds its limit.
     """
     if payload:
         header = {**header, "size": len(payload)}
@@ -134,17 +134,17 @@ def encode_frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 class FrameDecoder:
-    """Takes bytes as they come and gives whole frames."""
+    """Decodes frames from bytes that arrive in any pieces."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._header: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
-        """Add bytes; give the frames that are complete now, as (header, payload).
+        """Add bytes; return the frames that are now complete, as (header, payload).
 
         Raises:
-            FrameError: A length is over its bound, or a header is no JSON object.
+            FrameError: A length exceeds its limit, or a header is not a JSON object.
         """
         self._buffer += data
         frames: list[tuple[dict[str, Any], bytes]] = []

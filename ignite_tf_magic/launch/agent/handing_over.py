@@ -1,7 +1,7 @@
-"""What a relay, the shim of a parked process and that process say to each other: one message, with descriptors.
+"""Hands a job from a relay to the shim of a parked process, and on to that process: one message with descriptors.
 
-Their sockets lie in a directory whose path may be longer than the address of a socket, so they are named by way of it.
-Linux only.
+The path of the sockets' directory may be too long for a socket's address, so addresses use a descriptor of the
+directory. Linux only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_DESCRIPTORS = 8
 
 
 def listen_in(folder: str, name: str) -> Socket:
-    """Listen at a name in a directory."""
+    """Return a socket that listens under a name in a directory."""
     import socket
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -35,7 +35,7 @@ def listen_in(folder: str, name: str) -> Socket:
 
 
 def connect_in(folder: str, name: str) -> Socket | None:
-    """Connect to who listens at a name in a directory; None when nobody does, or another user."""
+    """Connect to a name in a directory; return None if no process of this user listens there."""
     import socket
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,7 +54,7 @@ def connect_in(folder: str, name: str) -> Socket | None:
 
 
 def peer_uid(connection: Socket) -> int:
-    """Return whose process is at the other end."""
+    """Return the user id of the process at the other end."""
     import array
     import socket
 
@@ -63,7 +63,7 @@ def peer_uid(connection: Socket) -> int:
 
 
 def send(connection: Socket, message: dict[str, Any], descriptors: Sequence[int]) -> None:
-    """Send a message with copies of descriptors. It is the only one: its end is that of the stream."""
+    """Send a message with copies of descriptors. The stream ends after this one message."""
     import array
     import socket
 
@@ -75,7 +75,7 @@ def send(connection: Socket, message: dict[str, Any], descriptors: Sequence[int]
 
 
 def receive(connection: Socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """Receive a message and its descriptors; None when there is none, or no whole one."""
+    """Return a message and its descriptors. The message is None if none arrives complete."""
     import array
     import socket
 

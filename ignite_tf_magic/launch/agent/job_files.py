@@ -1,4 +1,4 @@
-"""The directory of one job: what was asked, what happens, and how it ended. Relays and shims meet here."""
+"""The directory of one job, through which relays and shims communicate: its request, its status and its end."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ FENCE_BYTES = 20
 class JobFiles:
     """Reads and writes the files of one job.
 
-    `lock` is held from before the directory has its name until the last process of the shim has ended: a free
-    lock says that nothing of a shim lives, whatever the other files say.
+    The file `lock` is locked from before the directory gets its name until the last process of the shim has ended. A
+    free lock means that no process of a shim lives, whatever the other files say.
     """
 
     def __init__(self, path: str) -> None:
@@ -45,12 +45,12 @@ class JobFiles:
         self._lease = self._end = self._fence = -1
 
     def file(self, name: str) -> str:
-        """Return the path of one of the files."""
+        """Return the path of one of the job's files."""
         return f"{self.path}/{name}"
 
     @property
     def request(self) -> dict[str, Any]:
-        """What was asked, and what the relay added: nonce, host, boot, gpus; empty when it is damaged."""
+        """The start request and what the relay added: nonce, host, boot, GPUs. Empty if the file is damaged."""
         if self._request is None:
             self._request = read_json(self.file("job.json"), 64 << 20) or {}
         return self._request
@@ -61,14 +61,14 @@ class JobFiles:
         return os.path.dirname(os.path.dirname(self.path))
 
     def lay_out(self, request: dict[str, Any], deadline: float | None) -> None:
-        """Make all files that are written later, at their full size: so a full disk cannot stop an end."""
+        """Create all files at their full size, so that a full disk cannot keep the job from ending."""
         write_whole(self.file("job.json"), json.dumps(request).encode())
         for name, size in (("end", PADDED_BYTES), ("exit.part", PADDED_BYTES), ("lease", _LEASE_BYTES)):
             write_whole(self.file(name), b" " * size)
         self._write_lease(deadline)
         self.write_status(first_status(request))
 
-    # --- what happens -----------------------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------------------
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status in place."""
@@ -79,7 +79,7 @@ class JobFiles:
         return read_padded(self.file("status.json")) or first_status(self.request)
 
     def finish(self, status: dict[str, Any]) -> None:
-        """Write down how the job ended; the first to say so is believed."""
+        """Record how the job ended. Only the first record counts."""
         status = {**status, "state": "ended", "ended_at": time.time(), "pid": None}
         if not os.path.exists(self.file("exit.json")):
             self.write_status(status)
@@ -87,15 +87,15 @@ class JobFiles:
             os.rename(self.file("exit.part"), self.file("exit.json"))
 
     def exit(self) -> dict[str, Any] | None:
-        """Return how the job ended, or None while that is not written."""
+        """Return how the job ended, or None while that is not recorded."""
         if self._exit is None:
             self._exit = read_padded(self.file("exit.json"))
         return self._exit
 
-    # --- what is asked of the shim --------------------------------------------------------------------------
+    # --- requests to the shim ---------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """Return the moment on this host's clock at which the lease is over; None when there is no lease."""
+        """Return the time on this host's clock at which the lease ends, or None if there is no lease."""
         self._lease = self._kept_open(self._lease, self.file("lease"))
         try:
             return float(os.pread(self._lease, _LEASE_BYTES, 0))
@@ -103,15 +103,15 @@ class JobFiles:
             return None
 
     def renew(self, deadline: float) -> None:
-        """Move the deadline; never back, and never give a lease to a job that has none."""
+        """Extend the lease to a deadline. Never shortens it, and never adds a lease to a job without one."""
         with FileLock(self.file("lease")):
             now = self.deadline()
-            self.close()  # a relay sees many jobs
+            self.close()  # a relay has many jobs, and must not keep the files of all open
             if now is not None and deadline > now:
                 self._write_lease(deadline)
 
     def set_deadline(self, deadline: float) -> None:
-        """Move the deadline, back as well, of a job that has one."""
+        """Set the lease's deadline, later or earlier, if the job has a lease."""
         with FileLock(self.file("lease")):
             now = self.deadline()
             self.close()
@@ -127,12 +127,12 @@ class JobFiles:
             os.close(descriptor)
 
     def ask_to_end(self, grace_s: float, reason: str) -> None:
-        """Have the shim end the job."""
+        """Ask the shim to end the job."""
         write_padded(self.file("end"), {"grace_s": grace_s, "reason": reason, "at": host_clock()})
         self.wake()
 
     def asked_end(self) -> dict[str, Any] | None:
-        """Return the last request to end the job, as {grace_s, reason, at}."""
+        """Return the last request to end the job, as {grace_s, reason, at}, or None."""
         self._end = self._kept_open(self._end, self.file("end"))
         return None if os.pread(self._end, 1, 0) != b"{" else read_padded(self.file("end"))
 
@@ -146,7 +146,7 @@ class JobFiles:
         return descriptor if descriptor >= 0 else os.open(path, os.O_RDONLY)
 
     def wake(self) -> None:
-        """Have the shim look at its files now; it would within 0.2 s anyhow."""
+        """Make the shim look at its files now. It does so within 0.2 s in any case."""
         shims = self.status()["keepers"]
         if shims and environment_has(shims[-1], KEEPER_MARK, self.request.get("nonce", "?")):
             try:
@@ -157,7 +157,7 @@ class JobFiles:
     # --- for relays -------------------------------------------------------------------------------------------
 
     def look(self, hostname: str, boot_id: str) -> dict[str, Any] | None:
-        """Return the job's status; None when it is another host's job. Cleans up after a shim that is gone."""
+        """Return the job's status, or None if it is another host's job. Cleans up after a shim that is gone."""
         ended = self.exit()
         if ended is not None:
             return ended
@@ -175,7 +175,7 @@ class JobFiles:
 
     def _clean_up(self) -> dict[str, Any]:
         status = self.status()
-        if status["state"] != "ended":  # else only the rename is missing
+        if status["state"] != "ended":  # otherwise only the rename is missing
             if not kill_marked(self.request["nonce"], status["pid"]):
                 return {**status, "state": "ending"}
             status = {**status, "code": None, "reason": "agent_lost"}
@@ -186,7 +186,7 @@ class JobFiles:
         return self.exit() or {**status, "state": "ended"}
 
     def close(self) -> None:
-        """Close the files kept open."""
+        """Close the files that are kept open."""
         for descriptor in (self._lease, self._end, self._fence):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -194,7 +194,7 @@ class JobFiles:
 
 
 def parse_fence(text: bytes) -> int:
-    """Read a generation; a file that is still empty says 0."""
+    """Parse a generation. An empty file means 0."""
     return int(text.strip(b" \0") or b"0")
 
 

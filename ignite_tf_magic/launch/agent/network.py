@@ -1,4 +1,4 @@
-"""Ports, reachability and addresses of this host. Imports sockets only when one of these is asked for."""
+"""Ports, reachability and addresses of this host. Imports `socket` only when a function needs it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_PORTS = 4096
-_LISTEN = "0A"  # TCP_LISTEN of the kernel, as its tables show it
+_LISTEN = "0A"  # the kernel's TCP_LISTEN, as its tables show it
 _KNOCK_S = 1.0
 
 
 class Ports:
-    """Ports held by this relay: reserved ones, which nobody listens at, and listeners that hang up at once."""
+    """Ports held by this relay: reserved ones without a listener, and listeners that close connections at once."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -29,7 +29,7 @@ class Ports:
         self._listening: dict[int, Any] = {}
 
     def reserve(self, count: int, within: list[int] | None) -> list[int]:
-        """Hold ports that are free on all interfaces until `unreserve` or the end of the relay."""
+        """Reserve ports that are free on all interfaces, until `unreserve` or the end of the relay."""
         if not 0 <= count <= _MAX_PORTS:
             raise Refused("bad_request", f"{count} is no number of ports")
         with FileLock(f"{self._runs.root}/devices.lock"):
@@ -62,9 +62,9 @@ class Ports:
             found[number] = bound
 
     def count_free(self, within: list[int], wanted: int) -> int:
-        """Count ports that are free on all interfaces; not further than `wanted`."""
+        """Return the number of ports that are free on all interfaces, counted up to `wanted`."""
         num_free = 0
-        # What is tried here must not look taken to `reserve`.
+        # The lock keeps `reserve` from finding ports taken that are only tried here.
         with FileLock(f"{self._runs.root}/devices.lock"):
             _, held = held_devices(list_leases(self._runs))
             for port in range(within[0], within[1] + 1):
@@ -75,11 +75,15 @@ class Ports:
         return num_free
 
     def unreserve(self, ports: list[int]) -> None:
-        """Let go of ports."""
+        """Release reserved ports."""
         _close_all([self._reserved.pop(port) for port in ports if port in self._reserved])
 
     def listen(self, port: int) -> int:
-        """Accept connections and close them, so that other hosts can try whether they reach this one."""
+        """Accept connections on a port and close them, so that other hosts can test whether they reach this one.
+
+        Returns:
+            The port. If `port` is 0, the system chooses it.
+        """
         import socket
 
         listener = socket.socket()
@@ -97,7 +101,7 @@ class Ports:
         return int(listener.getsockname()[1])
 
     def unlisten(self, port: int) -> None:
-        """End a listener."""
+        """Close the listener on a port."""
         for descriptor, listener in list(self._listening.items()):
             if listener.getsockname()[1] == port:
                 del self._listening[descriptor]
@@ -109,7 +113,7 @@ class Ports:
         return list(self._listening)
 
     def accept(self, descriptor: int) -> None:
-        """Accept and close what waits at a listener."""
+        """Accept and close the connections that wait at a listener."""
         try:
             while descriptor in self._listening:
                 self._listening[descriptor].accept()[0].close()
@@ -118,7 +122,7 @@ class Ports:
 
 
 def _bound(port: int) -> Any:
-    """Bind a port that nobody has, then allow sharing: only a program that also allows it can use the port."""
+    """Bind a free port, then allow sharing, so that only a program that also allows it can use the port."""
     import socket
 
     bound = socket.socket()
@@ -139,7 +143,7 @@ def _close_all(sockets: Any) -> None:
 
 
 def connect_to(targets: list[list[Any]], timeout_s: float) -> list[str | None]:
-    """Try to connect to (host, port) pairs, all at once; give a reason for each that cannot be reached."""
+    """Try to connect to all (host, port) pairs at once; return for each the error, or None if reached."""
     results: list[str | None] = ["no answer"] * len(targets)
     waiting: dict[int, tuple[int, Any]] = {}
     poller = select.poll()
@@ -183,9 +187,10 @@ def _outcome(attempt: Any) -> str | None:
 
 
 def listens(host: str, port: int) -> bool:
-    """Tell whether anybody on this host listens at a port, without connecting to it where the system tells.
+    """Return whether any program on this host listens on a port.
 
-    Programs that take one connection, or count them, must not meet with ours. A host that lists no sockets is tried.
+    Reads the system's socket tables, because a connection could disturb a program that accepts only one or counts them.
+    Connects only if the system has no such tables.
     """
     tables = [path for path in ("/proc/net/tcp", "/proc/net/tcp6") if os.path.exists(path)]
     if not tables:
@@ -204,7 +209,7 @@ def _sockets(path: str) -> Any:
 
 
 def route(addresses: list[str]) -> list[str | None]:
-    """Return for each address which of this host's own addresses leads there. Sends nothing."""
+    """Return, for each target address, this host's address that it would send from, or None. Sends nothing."""
     return [_source(address) for address in addresses]
 
 

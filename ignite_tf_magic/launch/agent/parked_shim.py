@@ -1,8 +1,9 @@
-"""The shim of a parked process: one that was started early, and waits to become the process of a job.
+"""The shim of a parked process: one that starts early, and waits to become the process of a job.
 
-Outer and inner process as of any shim. The inner one listens; when a relay hands it a job, both become that job's shim,
-and the parked process becomes the job's. It ends unused when its time is over, memory is short, its socket is
-removed, or the relay that asked for it is gone: so nothing is parked for a client that has ended.
+Like any shim, it has an outer and an inner process. The inner one listens on a socket. When a relay hands it a job,
+both become that job's shim, and the parked process becomes the job's process. The shim ends unused if its time is over,
+memory is short, its socket is removed, or the relay that requested it is gone. So nothing stays parked for a client
+that has ended.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from socket import socket as Socket  # noqa: N812 - as in handing_over
     from typing import Any
 
-PARKED_CLIENT = KEEPER_LOCK  # until there is a job: the end of a pipe whose other end the relay has
+PARKED_CLIENT = KEEPER_LOCK  # before there is a job: one end of a pipe; the relay holds the other end
 _PARKED_TICK_S = 0.5
 
 
 def keep_parked(folder: str) -> None:
-    """Be the shim of a process that descriptor 0 tells. The calling process ends at once, the daemon goes on."""
+    """Run the shim of the process that descriptor 0 describes. The calling process ends; a daemon goes on."""
     import socket
 
     with open(0, "rb", closefd=False) as file:
@@ -57,7 +58,7 @@ def keep_parked(folder: str) -> None:
 
 
 def _follow(inner_end: Socket, inner: int, path: str) -> None:
-    """Be the outer process: without a job until the inner one hands one on."""
+    """Run the outer process, which has no job until the inner one passes one on."""
     message, descriptors = receive(inner_end)
     if message is None or len(descriptors) != 2:
         os.waitpid(inner, 0)
@@ -74,7 +75,7 @@ def _follow(inner_end: Socket, inner: int, path: str) -> None:
 
 
 def _serve(folder: str, request: dict[str, Any], outer: int, outer_end: Socket) -> None:
-    """Be the inner process: wait for a job, and be its shim."""
+    """Run the inner process: wait for a job, then act as its shim."""
     waiting = _ParkingSpace(folder, request)
     job = waiting.for_job()
     if job is None:
@@ -90,21 +91,21 @@ def _serve(folder: str, request: dict[str, Any], outer: int, outer_end: Socket) 
         send(outer_end, {"directory": message["directory"]}, [2, KEEPER_LOCK])
         if outer_end.recv(1) != b".":
             return
-    except OSError:  # without the outer process nobody would write the end down
+    except OSError:  # without the outer process, the job's end could remain unrecorded
         return
     outer_end.close()
     ProcessShim(JobFiles(message["directory"]), outer, waiting.process).run()
 
 
 class ParkedProcess:
-    """The process itself, as its shim has it."""
+    """The parked process, as its shim controls it."""
 
     def __init__(self, request: dict[str, Any], cwd: str) -> None:
         import socket
 
         self._control, theirs = socket.socketpair()
         theirs.set_inheritable(True)
-        output = os.memfd_create("output")  # what it says before it has a log
+        output = os.memfd_create("output")  # its output before it has a log
         told = os.memfd_create("input")
         os.write(told, request["input"].encode())
         os.dup2(told, 0)
@@ -117,11 +118,11 @@ class ParkedProcess:
             os.close(output)
 
     def fileno(self) -> int:
-        """Return a descriptor that can be read from when the process has ended."""
+        """Return a descriptor that becomes readable when the process ends."""
         return self._control.fileno()
 
     def become(self, request: dict[str, Any], log: int) -> None:
-        """Have it become a job's, as soon as it has done what it was started for; raises OSError when it cannot."""
+        """Hand it a job, whose process it becomes after its preparation. Raises OSError if that fails."""
         cwd = os.open(request["cwd"], os.O_PATH | os.O_DIRECTORY)
         try:
             message = {name: request[name] for name in ("argv", "umask")}
@@ -132,7 +133,7 @@ class ParkedProcess:
             self._control.close()
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self._control.close()
         try:
             os.kill(self.pid, signal.SIGKILL)
@@ -141,7 +142,7 @@ class ParkedProcess:
 
 
 class _ParkingSpace:
-    """A parked process, and the socket at which a job for it may come."""
+    """A parked process, and the socket through which a job for it may arrive."""
 
     def __init__(self, folder: str, request: dict[str, Any]) -> None:
         self._request = request
@@ -161,7 +162,7 @@ class _ParkingSpace:
         os.close(nothing)
 
     def for_job(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Wait for a job; None when this process is to end unused."""
+        """Wait for a job; return its message and descriptors, or None if the process is to end unused."""
         try:
             while not self._is_over():
                 found = self._step()
@@ -170,14 +171,15 @@ class _ParkingSpace:
             return None
         finally:
             self._listener.close()
-            unlink_if_there(self._path)  # a relay may have taken it
+            unlink_if_there(self._path)  # a relay may have removed it
 
     def _step(self) -> tuple[dict[str, Any], list[int]] | None:
         poller = select.poll()
         for each in (self._listener.fileno(), PARKED_CLIENT, self.process.fileno()):
             poller.register(each, select.POLLIN)
         ready = [descriptor for descriptor, _ in poller.poll(_PARKED_TICK_S * 1000)]
-        # A relay connects before it takes the socket away: then nobody else can come, and it has.
+        # A relay connects before it removes the socket. So if the socket is gone, its connection is already here, and
+        # no other can follow.
         is_taken = not os.path.exists(self._path)
         found = self._accepted() if is_taken or self._listener.fileno() in ready else None
         if found is None and (is_taken or len(set(ready) - {self._listener.fileno()})):
@@ -185,7 +187,7 @@ class _ParkingSpace:
         return found
 
     def _accepted(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return the first whole message of those who have connected; a relay that came too late says nothing."""
+        """Return the first complete message of a connection. A relay that came too late sends none."""
         while True:
             try:
                 connection, _ = self._listener.accept()

@@ -1,7 +1,7 @@
-"""Parked processes, as relays have them: asked for when a run has ended, taken by the job of a later one.
+"""Parks processes for a relay: clients park them when a run has ended, and the job of a later run takes one.
 
-A job may take one that was started as its own process would be: by the same words, in the same environment. Linux only;
-elsewhere nothing is parked.
+A job may take a process that was started as its own would be: with the same command, in the same environment. Linux
+only; elsewhere nothing is parked.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 MOST_PARKED = 4  # on one host, for all clients
 _MOST_AGE_S = 3600.0
-_PARK_S = 30.0  # until the process runs
+_PARK_S = 30.0  # limit until the process runs
 _PARKED_NAME = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{32}")
-# What differs from one connection of the same user to the next, and nothing goes by that was imported.
+# Variables that differ between connections of the same user, and that do not affect imported modules.
 _OF_A_CONNECTION = ("SSH_", "XDG_SESSION_", "KRB5CCNAME")
 
 
 class Parking:
-    """The parked processes of a root. A relay's own end with it."""
+    """The parked processes of a root directory. A relay's own parked processes end with it."""
 
     def __init__(self, root: str, digest: str, umask: int) -> None:
         self._root = root
@@ -45,7 +45,7 @@ class Parking:
         self._own: set[str] = set()
 
     def park(self, asked: dict[str, Any]) -> int:
-        """Have so many processes of a kind parked for this relay, if there is room; tells how many there are."""
+        """Park up to `count` processes of a kind for this relay, if there is room; return how many there are."""
         if sys.platform != "linux" or not hasattr(os, "memfd_create"):
             return 0
         request = self._request(asked)
@@ -62,7 +62,7 @@ class Parking:
             return len(parked)
 
     def take(self, request: dict[str, Any]) -> Parked | None:
-        """Take a process that was parked for such a job, which nobody else can have then; None when there is none."""
+        """Take a process that was parked for such a job, so that no other job can; return None if there is none."""
         warm = request.get("warm")
         if not warm or sys.platform != "linux":
             return None
@@ -97,7 +97,7 @@ class Parking:
         }
 
     def _kind_of(self, request: dict[str, Any]) -> str:
-        """Return what tells processes that are started alike from all others."""
+        """Return a hash that is the same for all processes that are started in the same way."""
         import hashlib
 
         found = job_environment({**request, "nonce": ""})
@@ -109,7 +109,7 @@ class Parking:
         return [name for name in names_in(self._folder) if _PARKED_NAME.fullmatch(name)]
 
     def _living(self) -> list[str]:
-        """Return the names of those that wait, and remove those of others."""
+        """Return the names of waiting processes, and remove the names of those that have ended."""
         found = []
         for name in self._names():
             connection = connect_in(self._folder, name)
@@ -121,11 +121,11 @@ class Parking:
         return found
 
     def _remove(self, name: str) -> None:
-        """Take a name away; who waits there ends."""
+        """Remove the name of a parked process, which makes the process end."""
         unlink_if_there(f"{self._folder}/{name}")
 
     def _make_room(self, kept: list[str]) -> None:
-        """End the oldest of the others where there are as many as may be."""
+        """End the oldest processes that are not in `kept`, if there are MOST_PARKED already."""
         names = self._living()
         others = sorted(set(names).difference(kept), key=lambda name: _parked_at(f"{self._folder}/{name}"))
         for name in others[: max(len(names) - MOST_PARKED + 1, 0)]:
@@ -161,7 +161,7 @@ class Parked:
     """A parked process that this relay has taken.
 
     Attributes:
-        nonce: Its mark, which must be that of its job.
+        nonce: Its mark, which its job must use.
     """
 
     def __init__(self, nonce: str, connection: Socket) -> None:
@@ -169,9 +169,9 @@ class Parked:
         self._connection = connection
 
     def hand_over(self, path: str, job_input: int, errors: int, lock: int) -> dict[str, Any] | None:
-        """Have it become the process of the job in that directory; gives what the job's shim reports.
+        """Make it the process of the job in a directory; return what the job's shim reports.
 
-        None: it cannot, nothing of the job has begun, and nothing of the parked process lives.
+        Return None if that fails. In that case no part of the job has begun, and the parked process has ended.
         """
         message = {"directory": path, "environment": own_environment()}
         try:
@@ -185,11 +185,11 @@ class Parked:
         if answer is not None:
             return answer
         kill_shim(self.nonce)
-        # What its shim writes before it tells the process.
+        # The shim writes this before it hands the job to the process.
         return None if JobFiles(path).status()["started_at"] is None else {}
 
     def let_go(self) -> None:
-        """Have it end."""
+        """Let the process end unused."""
         self._connection.close()
 
 

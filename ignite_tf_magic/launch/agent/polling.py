@@ -1,4 +1,4 @@
-"""Long polls: a client is told at once of output, of changed jobs, of a raised fence and of a wish to stop."""
+"""Long polls, which report output, changed jobs, a raised fence or a stop request to a client at once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CHANGES_ALL_THE_TIME = ("beat", "log_bytes", "log_start")
 
 
 class Poll:
-    """One poll that waits for its answer. `due` says when to look again."""
+    """One poll that waits for its answer. `due` is the time of the next look."""
 
     def __init__(self, runs: Runs, request: dict[str, Any], now: float) -> None:
         self.request = request
-        self.is_over = True  # also when looking fails
+        self.is_over = True  # stays True if `look` fails
         self._runs = runs
         self._run = request["run"]
         self._logs = {path: int(offset) for path, offset in (request.get("logs") or {}).items()}
@@ -39,11 +39,13 @@ class Poll:
         self.due = now
         wanted = request.get("renew")
         if wanted:
-            token = min(float(wanted["token"]), host_clock())  # nobody knows a moment that has not been yet
+            token = min(
+                float(wanted["token"]), host_clock()
+            )  # a reading of the clock cannot be from the future
             renew(runs, self._run, int(wanted["generation"]), token + float(wanted["lease_s"]))
 
     def look(self, now: float) -> tuple[dict[str, Any], bytes] | None:
-        """Return the answer when there is something to tell or the time is over."""
+        """Return the answer if there is news or the time is over; otherwise None."""
         self.is_over = True
         has_output = any(self._size(path) > offset for path, offset in self._logs.items())
         is_late = now >= self._until
@@ -95,7 +97,7 @@ class Poll:
         pieces = self._read(self._logs)
         moved = self._log_starts([status for _, status in self._runs.jobs(self._run)]) if starts else starts
         if any(self._logs[path] < start for path, start in moved.items() if path in self._logs):
-            return self._answer(self._state())  # what was read may have been freed while it was read
+            return self._answer(self._state())  # bytes may have been freed while they were read
         logs = [[path, self._logs[path], len(data)] for path, data in pieces if data]
         return {**state, "logs": logs, "gaps": gaps}, b"".join(data for _, data in pieces)
 
@@ -107,7 +109,7 @@ class Poll:
         return starts
 
     def _read(self, offsets: dict[str, int]) -> list[tuple[str, bytes]]:
-        """Read from each log as much as is fair: what the short ones leave goes to the long ones."""
+        """Read a fair share of each log. What short logs leave of their share goes to longer ones."""
         sizes = {path: max(self._size(path) - offset, 0) for path, offset in offsets.items()}
         left, pieces = self._max_bytes, []
         for position, path in enumerate(sorted(sizes, key=sizes.__getitem__)):

@@ -1,8 +1,8 @@
-"""The shim of one job: a daemon of two processes, outer and inner, of which each can clean up after the other.
+"""The shim of one job: a daemon of two processes, outer and inner, each of which can clean up after the other.
 
-The inner one starts the job's process and looks after it. When the inner one is killed, its process dies with
-it (PDEATHSIG) and the outer one, which inherits all that the process left, kills that and writes the end down.
-When both are killed at once, the next relay that looks does so.
+The inner process starts the job's process and supervises it. If the inner process is killed, the job's process dies
+with it (PDEATHSIG). The outer process inherits the job's remaining processes, kills them and records the end. If both
+are killed at once, the next relay that looks at the job does so.
 """
 
 from __future__ import annotations
@@ -47,34 +47,32 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class EarlyProcess(Protocol):
-        """A process that was started before there was a job for it."""
+        """A process that was started before its job existed."""
 
         pid: int
 
         def become(self, request: dict[str, Any], log: int) -> None:
-            """Have it become the job's; raises OSError when it cannot."""
+            """Make it the job's process. Raises OSError if that fails."""
 
         def kill(self) -> None:
-            """Kill it."""
+            """Kill the process."""
 
 
-KEEPER_REPORT, KEEPER_LOCK = (
-    1,
-    3,
-)  # descriptors that a shim is started with; 0 is the job's input, 2 for traces
+# Descriptors that a shim is started with. 0 is the job's input, and 2 is for tracebacks.
+KEEPER_REPORT, KEEPER_LOCK = 1, 3
 _TICK_S = 0.2
 _BEAT_S = 1.0
 _PASSES_PER_LOOK_AT_ALL = 50
-# A disk with less left than that, or than this share of it, makes logs shorter, down to this.
+# If a disk has less room than both _LOW_BYTES and 1/_LOW_SHARE of its size, logs shrink, down to _LEAST_LOG_BYTES.
 _LOW_BYTES, _LOW_SHARE, _LEAST_LOG_BYTES = 64 << 20, 8, 4 << 20
-_CLEAN_PASSES = 4  # of those that leave children: shims, or processes of other users
+_CLEAN_PASSES = 4  # passes that kill nothing but leave children: shims, or processes of other users
 _MOST_REPORT_BYTES = 1 << 20
-_REPORTED_S = 10.0  # a process that has reported its end may live for so long
+_REPORTED_S = 10.0  # how long a process may run after it has reported its end
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _GOOD_LIFE_S = 0.5, 10.0, 60.0
 
 
 def keep(directory: str) -> None:
-    """Be the shim of the job in that directory. The calling process ends at once, the daemon goes on."""
+    """Run the shim of the job in a directory. The calling process ends; a daemon goes on."""
     outer = become_shim()
     inner = os.fork()
     if inner == 0:
@@ -87,7 +85,7 @@ def keep(directory: str) -> None:
 
 
 def become_shim() -> int:
-    """Become a daemon that adopts what its processes leave; gives its pid. The calling process ends."""
+    """Become a daemon that adopts orphaned descendants; return its pid. The calling process ends."""
     os.set_inheritable(KEEPER_LOCK, False)
     os.setsid()
     if os.fork():
@@ -98,7 +96,7 @@ def become_shim() -> int:
 
 
 def run_inner(work: Callable[[], None]) -> None:
-    """Do the work of the inner process, and end it."""
+    """Do the work of the inner process, and end the process."""
     code = 1
     try:
         adopt_orphans()
@@ -115,7 +113,7 @@ def run_inner(work: Callable[[], None]) -> None:
 
 
 def watch_inner(files: JobFiles, inner: int) -> None:
-    """Wait for the inner process; when it was killed, kill what it left and write the end down."""
+    """Wait for the inner process. If it failed or was killed, kill what it left and record the job's end."""
     pid, status = os.waitpid(-1, 0)
     while pid != inner:
         pid, status = os.waitpid(-1, 0)
@@ -128,9 +126,9 @@ def end_tree(group: int | None, reaped: Any = None, between: Any = None) -> None
     """Kill every descendant of this process and wait until none is left.
 
     Args:
-        group: Their process group, which is all that is known of them where there is no /proc.
+        group: Their process group, which is used where there is no /proc.
         reaped: Called with (pid, wait status) of each child that has ended.
-        between: Called between passes; a process that waits for a disk may need many.
+        between: Called between passes. A process that waits for a disk may need many passes.
     """
     num_passes = num_clean = 0
     while num_clean < _CLEAN_PASSES:
@@ -176,7 +174,10 @@ def _has_children() -> bool:
 
 
 class ProcessShim:
-    """The inner process: starts the job's process, or takes one that is there, and ends it for one of five reasons."""
+    """The inner process: starts the job's process, or takes over a parked one, and ends it if there is a reason.
+
+    The reasons are a request, a later generation, the lease, the memory limit, and SIGTERM.
+    """
 
     def __init__(self, files: JobFiles, outer: int, early: EarlyProcess | None = None) -> None:
         self._files = files
@@ -185,7 +186,7 @@ class ProcessShim:
         self._status = {**first_status(self._request), "keepers": [outer, os.getpid()]}
         self._process: int | None = None
         self._group: int | None = None
-        self._killed = False  # by us, as far as the present process goes
+        self._killed = False  # whether we killed the present process
         self._kill_at: float | None = None
         self._beat_at = 0.0
         self._oom_kills = oom_kills()
@@ -199,7 +200,7 @@ class ProcessShim:
         self._held: list[Any] = []
 
     def run(self) -> None:
-        """Start the process and stay until it and all its descendants have ended."""
+        """Start the process and supervise it until it and all its descendants have ended."""
         try:
             self._prepare()
             self._launch()
@@ -212,7 +213,7 @@ class ProcessShim:
         if self._status["code"]:
             own, cwd = self._files.run_path, self._request["cwd"]
             temporary = self._request["env"].get("TMPDIR") or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - asked for its room only
-            # Where a user works, it may be meant to be read only.
+            # The working directory may be read-only on purpose.
             self._status["full_disk"] = full_disk_of([own, cwd, temporary]) or read_only_disk_of(
                 [own, temporary]
             )
@@ -222,7 +223,7 @@ class ProcessShim:
         try:
             os.write(KEEPER_REPORT, json.dumps(answer).encode() + b"\n")
         except BrokenPipeError:
-            pass  # the relay is gone; the job is not
+            pass  # the relay is gone, but the job goes on
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, KEEPER_REPORT)
         os.close(nothing)
@@ -248,7 +249,7 @@ class ProcessShim:
             raise StartFailed("stale_generation", "the run has a later generation", fence=self._files.fence())
 
     def _launch(self) -> None:
-        """Start the process, maybe once more."""
+        """Start the process, for the first time or again."""
         self._killed = False
         self._process = self._group = self._adopted() or spawn(self._request, self._log)
         self._status.update(pid=self._process, code=None)
@@ -257,12 +258,12 @@ class ProcessShim:
         self._beat()
 
     def _adopted(self) -> int | None:
-        """Have the process that was there early become the job's; None without one, or when it cannot."""
+        """Make the parked process the job's; return its pid, or None if there is none or it fails."""
         early, self._early = self._early, None
         if early is None:
             return None
         try:
-            # Before it is told: no relay that hears nothing of this starts a job again that may have begun.
+            # Written before the hand-over, so that a relay that gets no report does not start the job a second time.
             self._files.write_status({**self._status, "pid": early.pid, "started_at": time.time()})
             early.become(self._request, self._log)
         except OSError:
@@ -270,7 +271,7 @@ class ProcessShim:
             return None
         return early.pid
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- supervision ------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         if not hasattr(signal, "sigtimedwait"):  # macOS
@@ -280,7 +281,7 @@ class ProcessShim:
         self._terminated |= heard is not None and heard.si_signo == signal.SIGTERM
 
     def _step(self) -> bool:
-        """Do what is due; False when all is over."""
+        """Do what is due; return False once the job is over."""
         had_process = self._process is not None
         for pid, status in reap():
             self._see_reaped(pid, status)
@@ -306,7 +307,7 @@ class ProcessShim:
             self._status.update(pid=None, code=code, oom=is_oom)
 
     def _has_outlived_its_report(self) -> bool:
-        """Return whether the process wrote down some seconds ago how it ended; it has then ended so."""
+        """Return whether the process still runs 10 s after it reported its end; store the reported exit code."""
         name = self._request.get("exit_file")
         if not name:
             return False
@@ -322,7 +323,7 @@ class ProcessShim:
         return True
 
     def _go_on_without_process(self, now: float) -> bool:
-        """Tell whether the job is to have another process; start it when its time has come."""
+        """Return whether the job is to have another process; start that when it is due."""
         if self._kill_at is not None or not (self._start_at or self._may_start_again()):
             self._status["reason"] = self._status["reason"] or "exited"
             return False
@@ -355,10 +356,10 @@ class ProcessShim:
         try:
             os.write(self._log, f"{words}\n".encode())
         except OSError:
-            pass  # a full disk must not keep it from starting
+            pass  # a full disk must not prevent the restart
 
     def _see_reasons(self, now: float) -> None:
-        """Begin to end the job when there is a reason; a second request may only hasten the end."""
+        """Begin to end the job if there is a reason. A later request can only hasten the end."""
         asked = self._files.asked_end()
         if self._kill_at is None:
             reason = self._reason_to_end(now)
@@ -376,7 +377,7 @@ class ProcessShim:
     def _ask_process(self) -> None:
         try:
             os.kill(self._process or 0, signal.SIGTERM)
-        except PermissionError:  # it became another user's
+        except PermissionError:  # it now belongs to another user
             pass
 
     def _reason_to_end(self, now: float) -> str | None:
@@ -406,10 +407,10 @@ class ProcessShim:
             self._bound_log()
             self._files.write_status(self._status)
         except OSError:
-            pass  # a copy-on-write file system that is full: the beat stands still, the job goes on
+            pass  # a full copy-on-write file system: the heartbeat stops, but the job goes on
 
     def _bound_log(self) -> None:
-        """Free the head of a log that is over its bound; offsets stay, `log_start` says where it begins now."""
+        """Free the head of a log that exceeds its limit. Offsets stay the same; `log_start` is its new beginning."""
         limit = self._request["log_limit_bytes"]
         size = os.fstat(self._log).st_size
         kept = size - self._status["log_start"]
@@ -422,5 +423,5 @@ class ProcessShim:
         start = (size - limit // 2) // BLOCK_BYTES * BLOCK_BYTES
         if start > self._status["log_start"] and can_punch(self._log):
             self._status["log_start"] = start
-            self._files.write_status(self._status)  # before the bytes go: readers look again after reading
+            self._files.write_status(self._status)  # before bytes are freed: readers check it after reading
             punch(self._log, start)

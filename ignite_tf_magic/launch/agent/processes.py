@@ -1,4 +1,4 @@
-"""Process trees: whose descendants live, and killing exactly those. Linux tells; elsewhere there are only groups."""
+"""Finds and kills the living descendants of a process, exactly on Linux, and by process group elsewhere."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEEPER_MARK = "IGNITE_TF_KEEPER"  # in the environment of shims: no tree that they are in takes them along
-JOB_MARK = "IGNITE_TF_JOB"  # in the environment of a job's processes: who they belong to when no shim lives
+KEEPER_MARK = "IGNITE_TF_KEEPER"  # in the environment of shims, so that killing a tree spares the shims in it
+JOB_MARK = "IGNITE_TF_JOB"  # in the environment of a job's processes, to find them when no shim lives
 
-_MARKED_CLEAN_PASSES = 4  # a process that forks and ends may be missed by one
+_MARKED_CLEAN_PASSES = 4  # one pass may miss a process that forks and ends
 _SHIM_ENDS_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl; does nothing where there is none."""
+    """Call prctl, or do nothing if the system does not have it."""
     try:
         import ctypes
 
@@ -35,12 +35,12 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """Have this process killed when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def environment_has(pid: int, name: str, value: str = "") -> bool:
-    """Tell whether a process was started with that variable; False when that cannot be read."""
+    """Return whether a process was started with a variable; False if its environment cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = file.read().split(b"\0")
@@ -51,7 +51,7 @@ def environment_has(pid: int, name: str, value: str = "") -> bool:
 
 
 def _table() -> dict[int, list[int]]:
-    """Return the children of every process of this host that has not ended."""
+    """Return the living children of every process on this host."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         try:
@@ -72,7 +72,7 @@ def _pids() -> list[int]:
 
 
 def _own_children() -> list[int]:
-    """Return the children of this process, which has one thread. Much faster than the table, where Linux has it."""
+    """Return the children of this single-threaded process. Where Linux allows, much faster than `_table`."""
     pid = os.getpid()
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
@@ -82,9 +82,9 @@ def _own_children() -> list[int]:
 
 
 def descendants_memory_bytes() -> int:
-    """Sum the memory up that the descendants of this process have for themselves; 0 where Linux does not tell.
+    """Return the private memory of all descendants of this process; 0 if the system cannot tell.
 
-    What they share with others, as files that they map, is not counted.
+    Memory that they share with others, such as mapped files, is not counted.
     """
     children, parents, total = _table(), [os.getpid()], 0
     while parents:
@@ -105,7 +105,7 @@ def _own_memory_bytes(pid: int) -> int:
 
 
 def kill_descendants() -> bool:
-    """Send SIGKILL to all descendants of this process once, but not to shims and what is below those."""
+    """Send SIGKILL once to all descendants of this process, except shims and their descendants."""
     children = _table()
     parents = [os.getpid()]
     killed = False
@@ -118,19 +118,19 @@ def kill_descendants() -> bool:
 
 
 def kill_children() -> bool:
-    """Send SIGKILL to the children of this process; tell whether there were any but shims.
+    """Send SIGKILL to the children of this process; return whether there were any besides shims.
 
-    To one that adopts orphans the descendants of a child become children when it ends: so when there are no
-    children left, there are no descendants, and no race with forks can hide one.
+    A process that adopts orphans becomes the parent of a child's descendants when the child ends. So if it has no
+    children left, it has no descendants, and no race with forks can hide one.
     """
     killed = [_kill_with_group(pid) for pid in _own_children() if not environment_has(pid, KEEPER_MARK)]
     return any(killed)
 
 
 def _kill_with_group(pid: int) -> bool:
-    """Kill a process of a job and its group, all at once: a storm of forks cannot run ahead.
+    """Kill a process of a job and its group, all at once, so that a fork storm cannot outrun it.
 
-    Such a group has only processes of the job: the job's first process began a session of its own.
+    The group contains only processes of the job, because the job's first process began its own session.
     """
     try:
         group = os.getpgid(pid)
@@ -142,7 +142,7 @@ def _kill_with_group(pid: int) -> bool:
 
 
 def kill_group(group: int) -> bool:
-    """Send SIGKILL to a process group; tell whether there was one that may be killed."""
+    """Send SIGKILL to a process group; return whether there was one that we may kill."""
     return _kill(os.killpg, group)
 
 
@@ -151,7 +151,7 @@ def _kill(how: object, number: int) -> bool:
         how(number, signal.SIGKILL)  # type: ignore[operator]
     except ProcessLookupError:
         return False
-    except PermissionError:  # it became another user's; nobody but that user can end it
+    except PermissionError:  # it now belongs to another user, and only that user can end it
         return False
     return True
 
@@ -161,10 +161,11 @@ def kill_marked(nonce: str, leader: int | None) -> bool:
 
     Args:
         nonce: The value of the mark.
-        leader: The job's first process, whose number is also that of a group.
+        leader: The job's first process, whose pid is also the number of its group.
 
-    False when some of them may still live: processes that wait for a disk, or that fork and end faster than
-    they are seen. Call it again then.
+    Returns:
+        False if some of them may still live: processes that wait for a disk, or that fork and end faster than this
+        function sees them. The caller must then call it again.
     """
     deadline = time.monotonic() + 0.5
     clean_passes = 0
@@ -177,7 +178,7 @@ def kill_marked(nonce: str, leader: int | None) -> bool:
 
 
 def kill_shim(nonce: str) -> None:
-    """Kill both processes of the shim with a mark, then what it had started; returns when nothing of them runs."""
+    """Kill both processes of the shim with a mark, then what it had started; wait at most 10 s for their end."""
     deadline = time.monotonic() + _SHIM_ENDS_S
     while time.monotonic() < deadline:
         killed = [_kill(os.kill, pid) for pid in _pids() if environment_has(pid, KEEPER_MARK, nonce)]
@@ -187,14 +188,14 @@ def kill_shim(nonce: str) -> None:
 
 
 def _marked(nonce: str) -> Iterator[int]:
-    """Find the processes with a mark, the youngest first: of a storm they are the ones that still live."""
+    """Yield the processes with a job's mark, youngest first, because in a fork storm those still live."""
     for pid in sorted(_pids(), reverse=True):
         if pid != os.getpid() and environment_has(pid, JOB_MARK, nonce):
             yield pid
 
 
 def _group_may_live(group: int | None, nonce: str) -> bool:
-    """Tell whether a group lives and is not known to be dead or, its number given anew, somebody else's."""
+    """Return whether a group may live: it exists, and is neither dead nor another one with the same number."""
     if not group:
         return False
     try:
@@ -213,7 +214,7 @@ def _group_may_live(group: int | None, nonce: str) -> bool:
 
 
 def oom_kills() -> int:
-    """Return how often this host has killed for want of memory since its boot; 0 where it does not tell."""
+    """Return the number of out-of-memory kills on this host since its boot; 0 if unknown."""
     try:
         with open("/proc/vmstat", "rb") as file:
             for line in file:
@@ -225,7 +226,7 @@ def oom_kills() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Return how much memory new processes could have here; 0 where the system does not tell."""
+    """Return the memory that is available to new processes on this host; 0 if unknown."""
     found = 0
     try:
         with open("/proc/meminfo", "rb") as file:
@@ -238,7 +239,7 @@ def available_memory_bytes() -> int:
 
 
 def _rooms_of_groups() -> Iterator[int]:
-    """Return what the limits of the control groups leave that this process is in, as a container's."""
+    """Yield the memory that the limits of this process's control groups leave, such as a container's."""
     try:
         with open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]

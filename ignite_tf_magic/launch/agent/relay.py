@@ -1,6 +1,6 @@
-"""The relay: answers one client over its standard streams, and keeps nothing that the client would miss.
+"""The relay, which answers one client over its standard streams, and keeps no state that the client depends on.
 
-One thread reads, answers and looks after long polls; operations that may take longer have threads of their own.
+One thread reads requests, answers them and serves long polls. Operations that may take longer run in their own threads.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
     Handler = Callable[[dict[str, Any], bytes], Any]
 
-_IDLE_S = 600.0  # a client polls or asks more often; one that went without a goodbye does not
+_IDLE_S = 600.0  # a living client polls or asks more often
 _READ_BYTES = 1 << 18
 _REFUSED = object()
 
 
 def serve(root: str, digest: str, umask: int) -> None:
-    """Answer the client at the standard streams until it hangs up."""
+    """Answer the client on the standard streams until it closes them."""
     Relay(root, digest, umask).run()
-    os._exit(0)  # threads that still work on something keep nobody waiting
+    os._exit(0)  # does not wait for threads that still work
 
 
 class Relay:
-    """One client's relay."""
+    """The relay of one client."""
 
     def __init__(self, root: str, digest: str, umask: int) -> None:
         self._runs = Runs(root)
@@ -72,7 +72,7 @@ class Relay:
         self._slow_handlers = self._slow()
 
     def run(self) -> None:
-        """Read and answer requests until the client hangs up or says nothing for a long time."""
+        """Read and answer requests until the client closes the stream or sends nothing for 10 minutes."""
         self._touch_agent()
         decoder = FrameDecoder()
         os.set_blocking(1, True)
@@ -95,9 +95,9 @@ class Relay:
             self._look_at_polls()
 
     def _touch_agent(self) -> None:
-        """Show that this agent is in use; others are removed some day.
+        """Mark this agent's file as in use by its access time, so that tidying does not remove it.
 
-        It stays as old as it is: for another time of its last change Python would compile it again for each shim.
+        The modification time stays the same. Python would otherwise compile the file again for each shim.
         """
         path = f"{self._runs.root}/agents/{self._digest}.py"
         try:
@@ -127,18 +127,21 @@ class Relay:
             self._refuse(request, Refused("unknown_op", f"this relay knows no operation {op!r}"))
 
     def _begin(self, handler: Handler, request: dict[str, Any], payload: bytes) -> None:
-        """Do one operation in a thread of its own."""
+        """Run one operation in a thread of its own."""
         _thread.start_new_thread(self._do, (handler, request, payload))
 
     def _do(self, handler: Handler, request: dict[str, Any], payload: bytes) -> None:
-        """Do one operation and answer. A handler gives fields, fields and a payload, or nothing."""
+        """Run one operation and answer. A handler returns fields, fields and a payload, or None."""
         answer = self._guarded(request, handler, request, payload)
         if answer is not _REFUSED:
             fields, data = answer if isinstance(answer, tuple) else (answer or {}, b"")
             self._reply(request, {"ok": True, **fields}, data)
 
     def _guarded(self, request: dict[str, Any], action: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something for a request; give _REFUSED when it was refused, and the client was told."""
+        """Run an action for a request and return its result, or _REFUSED if this thread must not answer.
+
+        After an error, the client has been sent a refusal. After `AnswersLater`, another thread answers.
+        """
         try:
             return action(*arguments)
         except AnswersLater:
@@ -190,7 +193,7 @@ class Relay:
     # --- operations -------------------------------------------------------------------------------------------
 
     def _quick(self) -> dict[str, Handler]:
-        """Operations that are done at once, in the order in which they come."""
+        """Return the operations that run at once, in the order in which requests arrive."""
         runs, ports = self._runs, self._ports
         return {
             "hello": lambda _, __: greeting(runs, self._digest),
@@ -210,7 +213,7 @@ class Relay:
         }
 
     def _slow(self) -> dict[str, Handler]:
-        """Operations that have a thread each."""
+        """Return the operations that run in a thread each."""
         runs, ports = self._runs, self._ports
         return {
             "start": lambda asked, stdin: {"job": self._starter.start(asked, stdin)},
@@ -242,7 +245,7 @@ class Relay:
         write(self._runs, asked["run"], asked["path"], mode, payload, append=append)
 
     def _devices(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Tell what jobs could have of this host, and what others hold."""
+        """Return the GPUs, free ports and memory of this host, and what jobs hold of them."""
         within, wanted = asked.get("range"), int(asked.get("wanted") or 0)
         return {
             "gpus": list_gpus() if asked.get("with_gpus") else [],
@@ -256,7 +259,7 @@ class Relay:
         self._parcels.unpack(asked["digest"], int(asked["max_bytes"]), max_entries)
 
     def _put(self, asked: dict[str, Any], payload: bytes) -> None:
-        """Take a part in order; the last one is unpacked in a thread, which answers."""
+        """Store the next part of a bundle. After the last part, a thread unpacks the bundle and answers."""
         self._parcels.put(asked["digest"], int(asked["part"]), payload, int(asked["max_bytes"]))
         if asked.get("last"):
             self._take({**asked, "op": "unpack"}, b"")

@@ -1,4 +1,4 @@
-"""The runs of this host: their directories, their generation fence, their jobs. Nothing here waits."""
+"""The runs of this host: their directories, generation fences and jobs. Nothing here waits for a job."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-_LIST_BYTES = 3 << 20  # of one answer, whose header is bounded by frames
-MAX_RECORD_BYTES = (
-    8 << 20
-)  # a cache has up to 65,000 partitions, which take some 4 MiB with indents, 2 MiB without
-_OURS = ("fence", "stop", "jobs")  # written by operations of their own
+_LIST_BYTES = 3 << 20  # limit for the runs in one answer: `frames` limits its header
+# A cache has up to 65,000 partitions, which take about 4 MiB with indentation and 2 MiB without.
+MAX_RECORD_BYTES = 8 << 20
+_OURS = ("fence", "stop", "jobs")  # only other operations than `write` write these
 
 
 class Runs:
@@ -50,7 +49,7 @@ class Runs:
         return f"{self.root}/runs/{checked_name(run, 'run')}"
 
     def jobs(self, run: Any) -> list[tuple[JobFiles, dict[str, Any]]]:
-        """Return the jobs of a run on this host with their status; those of other hosts are left out."""
+        """Return the jobs of a run on this host with their status. Jobs of other hosts are left out."""
         directory = f"{self.path(run)}/jobs"
         found = []
         for name in names_in(directory):
@@ -61,7 +60,7 @@ class Runs:
         return found
 
     def job(self, path: str) -> JobFiles | None:
-        """Return the job in a directory; None when there is none."""
+        """Return the job in a directory, or None if there is none."""
         try:
             key = (path, os.stat(path).st_ino)
         except OSError:
@@ -71,7 +70,7 @@ class Runs:
         return self._jobs[key]
 
     def look(self, job: JobFiles) -> dict[str, Any] | None:
-        """Return the status of a job as clients see it; None when it is another host's, or just vanished."""
+        """Return a job's status as clients see it, or None if it is another host's or has just vanished."""
         try:
             status = job.look(self.hostname, self.boot_id)
         except FileNotFoundError:
@@ -83,16 +82,16 @@ class Runs:
         return [(job, status) for job, status in self.jobs(run) if status["state"] in ("running", "ending")]
 
     def fence(self, run: Any) -> int:
-        """Return the highest generation seen of a run; 0 when none was."""
+        """Return the highest generation seen of a run, or 0 if there was none."""
         return _read_fence(f"{self.path(run)}/fence")
 
     def is_stop_asked(self, run: Any) -> bool:
-        """Tell whether somebody asked the owner of the run to stop it."""
+        """Return whether the owner of the run was asked to stop it."""
         return os.path.exists(f"{self.path(run)}/stop")
 
 
 class FenceHeld:
-    """The fence of a run while nobody else may raise it or start jobs."""
+    """The generation fence of a run, locked so that nobody else can raise it or start jobs."""
 
     def __init__(self, run_path: str) -> None:
         self._path = f"{run_path}/fence"
@@ -146,7 +145,7 @@ def _size(path: str) -> int:
 def end(
     runs: Runs, run: str, names: list[str] | None, generation: int | None, grace_s: float, reason: str
 ) -> None:
-    """Ask jobs to end: those named, else all but kept ones; up to a generation."""
+    """Ask jobs to end: the named ones, or all without `keep`; with `generation`, only jobs up to that one."""
     for job, status in runs.alive(run):
         wanted = status["name"] in names if names is not None else not job.request["keep"]
         if wanted and (generation is None or status["generation"] <= generation):
@@ -154,7 +153,7 @@ def end(
 
 
 def fence(runs: Runs, run: str, generation: int) -> int:
-    """Raise the fence; the shims of older jobs end them."""
+    """Raise the fence and return it. The shims of older jobs then end their jobs."""
     with FenceHeld(runs.path(run)) as held:
         held.raise_to(generation)
         seen = held.generation
@@ -163,7 +162,7 @@ def fence(runs: Runs, run: str, generation: int) -> int:
 
 
 def wake_older(runs: Runs, run: str, generation: int) -> None:
-    """Wake the shims of jobs older than that."""
+    """Wake the shims of jobs of older generations."""
     for job, status in runs.alive(run):
         if status["generation"] < generation and not job.request["keep"]:
             job.wake()
@@ -176,26 +175,26 @@ def stop(runs: Runs, run: str) -> None:
 
 
 def unstop(runs: Runs, run: str) -> None:
-    """Take back that the run is to be stopped: it is started again."""
+    """Withdraw the request to stop the run, because it is started again."""
     unlink_if_there(f"{runs.path(run)}/stop")
 
 
 def renew(runs: Runs, run: str, generation: int, deadline: float) -> None:
-    """Move the deadline of the jobs of one generation."""
+    """Extend the leases of one generation's jobs to a deadline."""
     for job, status in runs.alive(run):
         if status["generation"] == generation:
             job.renew(deadline)
 
 
 def set_lease(runs: Runs, run: str, generation: int, lease_s: float) -> None:
-    """Let the lease of the jobs of one generation be over in so long, be that sooner or later than before."""
+    """Set the leases of one generation's jobs to end in `lease_s` seconds, sooner or later than before."""
     for job, status in runs.alive(run):
         if status["generation"] == generation:
             job.set_deadline(host_clock() + lease_s)
 
 
 def read(runs: Runs, run: str, path: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
-    """Read a piece of a file of a run."""
+    """Return a piece of a run's file."""
     parts = checked_path(path)
     try:
         descriptor = open_regular(runs.path(run), parts)
@@ -211,7 +210,7 @@ def read(runs: Runs, run: str, path: str, offset: int, max_bytes: int) -> tuple[
 
 
 def write(runs: Runs, run: str, path: str, mode: int, data: bytes, *, append: bool) -> None:
-    """Write a file of a run, or append to it; its directories are made."""
+    """Write a run's file or append to it. Missing directories are created."""
     parts = checked_path(path)
     if parts[0] in _OURS or mode & ~0o700:
         raise Refused("denied", f"{path!r} with mode {mode:o} may not be written")
@@ -233,7 +232,7 @@ def write(runs: Runs, run: str, path: str, mode: int, data: bytes, *, append: bo
 
 
 def remove(runs: Runs, run: str) -> None:
-    """Delete all files of a run."""
+    """Delete all files of a run. Raises Refused (`alive`) while one of its jobs runs."""
     path = runs.path(run)
     if not os.path.isdir(path):
         return
@@ -248,7 +247,7 @@ def remove(runs: Runs, run: str) -> None:
 
 
 def list_runs(runs: Runs, wanted: list[str] | None, known: list[str]) -> dict[str, Any]:
-    """Return all runs but those that are known, the last changed first, as far as they fit into one answer."""
+    """Return the runs that are not in `known`, last changed first, as many as fit into one answer."""
     found: list[dict[str, Any]] = []
     there = set(names_in(f"{runs.root}/runs")).difference(known)
     names = [name for name in sorted(there) if wanted is None or name in wanted]
@@ -257,7 +256,7 @@ def list_runs(runs: Runs, wanted: list[str] | None, known: list[str]) -> dict[st
     for name in names:
         try:
             entry = _listed(runs, name)
-        except (OSError, ValueError, Refused) as error:  # a run that is damaged hides no other
+        except (OSError, ValueError, Refused) as error:  # a damaged run must not hide others
             entry = {"run": name, "record": None, "fence": 0, "stop": False, "jobs": [], "error": str(error)}
         size = len(json.dumps(entry))
         if size > _LIST_BYTES:

@@ -1,4 +1,4 @@
-"""Starting a shim from a relay: what it is given, and what it reports."""
+"""Starts a shim from a relay, and reads its report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FIRST_FREE_DESCRIPTOR = 10
-# The relay's loader has checked the file, and what Python keeps of it; no other name in its directory counts.
+# The relay's loader has checked the file and its compiled form. Python imports no other file from its directory.
 SHIM_CODE = (
     "import sys,_frozen_importlib_external as z;_,k,p,f,a=sys.argv;g={'__name__':k};"
     "exec(z.SourceFileLoader(k,p).get_code(k),g);g[f](a)"
@@ -26,7 +26,7 @@ SHIM_CODE = (
 def start_shim(
     root: str, digest: str, function: str, argument: str, nonce: str, descriptors: tuple[int, ...]
 ) -> None:
-    """Start a function of the agent as a daemon, whose descriptors from 0 on are copies of these."""
+    """Run a function of the agent as a daemon, whose descriptors from 0 on are copies of these."""
     agent = f"{root}/agents/{digest}.py"
     if not os.path.exists(agent):
         raise Refused("disk_full", f"the disk of {root} had no room for the agent")
@@ -44,14 +44,14 @@ def start_shim(
 
 
 def own_environment() -> dict[str, str]:
-    """Return what this process has of its host, without marks of shims and jobs."""
+    """Return this process's environment without the marks of shims and jobs."""
     return {name: value for name, value in os.environ.items() if name not in (JOB_MARK, KEEPER_MARK)}
 
 
 def report_of(give: Callable[[int], None], timeout_s: float | None = None) -> dict[str, Any] | None:
-    """Return what a shim reports at a descriptor that `give` hands to it.
+    """Return what a shim reports through a descriptor that `give` passes to it.
 
-    None: it ended before it could, or the time was over; who gives one finds out what lives.
+    Return None if the shim ended or timed out without reporting. After a timeout the caller must check what still runs.
     """
     told, tell = os.pipe()
     with open(told, "rb") as file:

@@ -1,4 +1,4 @@
-"""What a shim does with the system: a process started so that it dies with the shim, ports, holes in a log."""
+"""System calls of a shim: starts a process that dies with the shim, holds ports, punches holes into logs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BLOCK_BYTES = 4096
 KEEPER_SIGNALS = (signal.SIGCHLD, getattr(signal, "SIGUSR1", signal.SIGINT), signal.SIGTERM)
 _PUNCH_HOLE_KEEPING_SIZE = 0x03
 _PRELOAD = "LD_PRELOAD"
-_BEYOND_EVERY_LOG = 1 << 40  # a place just behind its end may be written to at this moment
+_BEYOND_EVERY_LOG = 1 << 40  # not just behind the end, where the job may be writing
 
 
 class StartFailed(Exception):
-    """A job's process cannot be started; the relay passes it on to its client."""
+    """A job's process cannot be started. The relay passes this error on to its client."""
 
     def __init__(self, kind: str, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class StartFailed(Exception):
 
 
 def start_failure(error: OSError, what: str, kind: str | None = None) -> StartFailed:
-    """Tell an error of the system in the words of the protocol."""
+    """Convert an error of the operating system into a start failure of the protocol."""
     kinds = {
         errno.ENOSPC: "disk_full",
         errno.EDQUOT: "disk_full",
@@ -42,10 +42,10 @@ def start_failure(error: OSError, what: str, kind: str | None = None) -> StartFa
 
 
 def spawn(request: dict[str, Any], log: int) -> int:
-    """Start the job's process; give its pid when it runs what was asked.
+    """Start the job's process; return its pid once it runs the requested program.
 
     Raises:
-        StartFailed: It cannot run, and why.
+        StartFailed: The program cannot run; the message says why.
     """
     told, tell = os.pipe()
     pid = os.fork()
@@ -67,7 +67,7 @@ def spawn(request: dict[str, Any], log: int) -> int:
 
 
 def _become(request: dict[str, Any], log: int, tell: int) -> None:
-    """Turn this forked process into the job's; never returns."""
+    """Turn this forked process into the job's process. Never returns."""
     step = "process"
     shim = os.getppid()
     try:
@@ -100,21 +100,21 @@ def _become(request: dict[str, Any], log: int, tell: int) -> None:
 
 
 def job_environment(request: dict[str, Any]) -> dict[str, str]:
-    """Return the environment of a job's process, in which this one's is."""
+    """Return the environment of a job's process, which extends that of this process."""
     inherited = {name: value for name, value in os.environ.items() if name != KEEPER_MARK}
     found = {**inherited, **request["env"], **request["gpu_env"], JOB_MARK: request["nonce"]}
-    # What the user has on this host is loaded as well, behind it.
+    # Libraries that the user preloads on this host are loaded as well, after the job's.
     if _PRELOAD in inherited and _PRELOAD in request["env"]:
         found[_PRELOAD] = f"{request['env'][_PRELOAD]}:{inherited[_PRELOAD]}"
     return found
 
 
 def held_port(port: int) -> Any:
-    """Bind a port so that the job's own server may share it, and nobody else takes it."""
+    """Bind a port so that the job's own server can share it, and no other program takes it."""
     import socket
 
     held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # fails beside a listener, whoever owns it
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # `bind` still fails if any program listens
     try:
         held.bind(("", port))
     except OSError as error:
@@ -125,12 +125,12 @@ def held_port(port: int) -> Any:
 
 
 def can_punch(log: int) -> bool:
-    """Tell whether the file system can free the head of this file: by freeing where no byte is."""
+    """Return whether the file system can free the head of this file. Tests it far beyond the file's end."""
     return _fallocate(log, _BEYOND_EVERY_LOG, BLOCK_BYTES)
 
 
 def punch(log: int, end: int) -> None:
-    """Free the bytes of a log up to `end`; offsets stay."""
+    """Free the bytes of a log up to `end`. Offsets stay the same."""
     _fallocate(log, 0, end)
 
 

@@ -1,4 +1,4 @@
-"""Starting a job: at most once, never of an older generation, never beside an older one that lives."""
+"""Starts a job at most once, never of an older generation, and never beside an older one that lives."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Starter:
         self._parking = parking
 
     def start(self, request: dict[str, Any], stdin: bytes) -> dict[str, Any]:
-        """Start a job; give its status once its process runs. Takes some 50 ms.
+        """Start a job and return its status once its process runs. Takes about 50 ms.
 
-        Asked twice with the same words, it starts once and answers twice.
+        A repeated equal request starts nothing and returns the status of the existing job.
         """
         if isinstance(request.get("stdin"), str):
             stdin = _sent_before(self._runs.path(checked_name(request["run"], "run")), request["stdin"])
@@ -105,7 +105,7 @@ class Starter:
         return os.path.normpath(os.path.join(self._runs.path(run), os.path.expanduser(cwd)))
 
     def _status_of_same(self, path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the status of the job when it was asked for before, once it runs; None when there is none."""
+        """Return the status of a job that an equal request started, once it runs, or None if there is none."""
         give_up_at = time.monotonic() + _OTHER_START_S
         while time.monotonic() < give_up_at:
             job = self._runs.job(path)
@@ -126,7 +126,7 @@ class Starter:
     def _claim(
         self, path: str, asked: dict[str, Any], deadline: float | None
     ) -> tuple[FileLock, Parked | None] | None:
-        """Make the job's directory, complete and locked, in one step; None when somebody else was first."""
+        """Create the job's directory, complete and locked, in one step; return None if another relay was first."""
         gpus = list_gpus() if asked["gpus"] else []
         if not (asked["ports"] or asked["gpus"] or asked["memory_bytes"]):
             return self._claim_fenced(path, asked, gpus, deadline)
@@ -144,7 +144,7 @@ class Starter:
             request = {**asked, **self._given(asked, gpus)}
             parked = self._parking.take(request)
             if parked is not None:
-                request["nonce"] = parked.nonce  # which stands in the environment of what is there already
+                request["nonce"] = parked.nonce  # the parked process already has it in its environment
             lock = None
             try:
                 lock = self._lay_out(path, request, deadline)
@@ -226,7 +226,7 @@ class Starter:
     def _run_shim(
         self, path: str, lock: FileLock, stdin: bytes, parked: Parked | None
     ) -> dict[str, Any] | None:
-        """Start the job's shim, or have a parked one become it; give what it reports. None: it was killed before."""
+        """Start the job's shim, or turn a parked one into it; return its report, or None if it was killed before."""
         job_input = _input(path, stdin)
         try:
             errors = os.open(f"{path}/keeper.err", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -265,7 +265,7 @@ def _digest_of(data: bytes) -> str:
 
 
 def _sent_before(directory: str, path: str) -> bytes:
-    """Read an input that was too large to come along, and remove its file."""
+    """Read an input that was too large for the request and was sent as a file; remove the file."""
     descriptor = open_regular(directory, checked_path(path))
     if descriptor is None:
         raise Refused("bad_request", f"there is no input {path!r}: write it before each start")
@@ -276,7 +276,7 @@ def _sent_before(directory: str, path: str) -> bytes:
 
 
 def _input(path: str, data: bytes) -> int:
-    """Return a descriptor from which the job reads its input; the bytes lie on no disk where that is possible."""
+    """Return a descriptor from which the job reads its input. If possible, the bytes are not on any disk."""
     if not data:
         return os.open(os.devnull, os.O_RDONLY)
     if hasattr(os, "memfd_create"):
@@ -301,7 +301,7 @@ def _discard(path: str) -> None:
 
 
 def as_refusal(error: OSError) -> Refused:
-    """Tell an error of the system that no operation foresaw."""
+    """Convert an error of the operating system that no operation expected into a refusal."""
     told = refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")
     if error.errno in (errno.EROFS, errno.EACCES):
         advice = "make it writable, or have root of [hosts.NAME] name another place"

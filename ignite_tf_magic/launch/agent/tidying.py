@@ -1,4 +1,4 @@
-"""What grows on a host and nobody needs any more: removed when a client that prunes asks for it."""
+"""Removes unused files from a host, when a client that prunes runs asks for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-_FORGOTTEN_S = 86_400.0  # an owner that has not come back by then wants no credentials there
+_FORGOTTEN_S = 86_400.0  # an owner that has not come back by then no longer needs its credentials
 
 
 def tidy(runs: Runs, digest: str, unused_s: float) -> dict[str, Any]:
-    """Remove what is not in use, and was not for so long; gives what was removed, and what would not go."""
+    """Remove what has been unused for `unused_s`; return what was removed and what could not be."""
     found = _Tidying(runs, digest, unused_s)
     found.interrupted_removals()
     found.parcels()
@@ -41,12 +41,12 @@ class _Tidying:
         return read_json(f"{self._runs.root}/runs/{run}/run.json", MAX_RECORD_BYTES) or {}
 
     def interrupted_removals(self) -> None:
-        """Remove what a removal of a run has left that was interrupted."""
+        """Remove what interrupted removals of runs have left."""
         for name in _hidden(f"{self._runs.root}/runs"):
             self._remove(f"runs/{name}")
 
     def parcels(self) -> None:
-        """Remove trees that no run here names; those that are asked for are touched."""
+        """Remove old bundles that no run here names. Each request for a bundle resets its age."""
         named = {
             (each.get("spec") or {}).get(key) for each in self._records for key in ("package", "job_parcel")
         }
@@ -55,7 +55,7 @@ class _Tidying:
                 self._remove(f"parcels/{name}")
 
     def agents(self) -> None:
-        """Remove agents of other versions; who speaks to one of them sends it again."""
+        """Remove unused agents of other versions. A client that needs one sends it again."""
         for folder in ("agents", "agents/__pycache__"):
             for name in names_in(f"{self._runs.root}/{folder}"):
                 is_file = os.path.isfile(f"{self._runs.root}/{folder}/{name}")
@@ -67,7 +67,7 @@ class _Tidying:
                     self._remove(f"{folder}/{name}")
 
     def environments(self) -> None:
-        """Remove environments on which no run here stands."""
+        """Remove old virtual environments that no run here names."""
         named = {
             os.path.basename(host["environment"])
             for each in self._records
@@ -79,7 +79,7 @@ class _Tidying:
                 self._remove(f"venvs/{name}")
 
     def credentials(self) -> None:
-        """Empty what an owner that vanished has left to let workers into the cluster."""
+        """Empty the files with workers' cluster credentials in runs whose owner has vanished."""
         for run in names_in(f"{self._runs.root}/runs"):
             path = f"{self._runs.root}/runs/{run}/credentials.json"
             try:

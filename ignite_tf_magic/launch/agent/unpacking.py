@@ -1,4 +1,4 @@
-"""Parcels: trees that arrive as archives under the hash of their bytes, and are unpacked with distrust."""
+"""Bundles: directory trees that arrive as archives, named by their hash, and are unpacked without trust."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 MAX_ENTRIES = 100_000
 _END_BYTES = 1 << 16  # zeros after the last entry
-_MAX_EXTRA_HEADER_BYTES = 1 << 20  # names and such that a tar holds beside its files
+_MAX_EXTRA_HEADER_BYTES = 1 << 20  # long names and other metadata in a tar
 _PIECE_BYTES = 1 << 20
 _STALE_PART_S = 86400.0
 
 
 class Parcels:
-    """The parcels of this host, and what arrives of new ones through one relay."""
+    """The bundles of this host, and new ones that arrive through one relay."""
 
     def __init__(self, root: str) -> None:
         self._directory = f"{root}/parcels"
         self._next_part: dict[str, int] = {}
 
     def has(self, digests: list[str]) -> list[str]:
-        """Return those that are here; they are in use from now on.
+        """Return those bundles that are here, and mark them as in use.
 
-        One in which another account has left something is refused: workers import from it.
+        Raises Refused for a bundle that contains a file of another account, because workers import from it.
         """
         found = []
         for each in digests:
@@ -59,7 +59,7 @@ class Parcels:
         return found
 
     def put(self, digest: str, part: int, data: bytes, max_bytes: int) -> None:
-        """Take the next part of an archive; the first one begins anew."""
+        """Store the next part of an archive. Part 0 starts the archive anew."""
         os.makedirs(self._directory, 0o700, exist_ok=True)
         path = self._part_path(digest)
         if part == 0:
@@ -81,7 +81,7 @@ class Parcels:
         self._next_part[digest] = part + 1
 
     def unpack(self, digest: str, max_bytes: int, max_entries: int) -> None:
-        """Check the whole archive and unpack it to its place. Nothing of a refused one is left."""
+        """Check the whole archive and unpack it to its final place. Nothing remains of a refused archive."""
         path = self._part_path(digest)
         tree = f"{path}.tree"
         self._next_part.pop(digest, None)
@@ -89,7 +89,7 @@ class Parcels:
             _check_hash(path, digest)
             os.mkdir(tree, 0o700)
             unpack_archive(path, tree, max_bytes, max_entries)
-            sync_disk(tree)  # a power cut must not leave the name of a tree with empty files
+            sync_disk(tree)  # a power cut must not leave a tree of that name with empty files
             try:
                 os.rename(tree, f"{self._directory}/{digest}")
             except OSError:
@@ -131,7 +131,7 @@ def _check_hash(path: str, digest: str) -> None:
 
 
 def unpack_archive(path: str, tree: str, max_bytes: int, max_entries: int) -> None:
-    """Unpack a tar, gzip'd or not, into an empty directory."""
+    """Unpack a tar or tar.gz into an empty directory."""
     import gzip
     import tarfile
     import zlib
@@ -163,7 +163,7 @@ def unpack_archive(path: str, tree: str, max_bytes: int, max_entries: int) -> No
 
 
 class _Bounded:
-    """A stream that refuses to give more than a number of bytes: gzip makes a gigabyte out of a megabyte."""
+    """A stream that refuses to return more than a number of bytes: gzip can expand a megabyte to a gigabyte."""
 
     def __init__(self, source: Any, max_bytes: int) -> None:
         self._source = source
@@ -245,7 +245,7 @@ class _Unpacking:
         self._links.append("/".join(parts))
 
     def _copy_of_link(self, parts: list[str], member: Any) -> None:
-        """A hard link becomes a copy of the earlier file that it names."""
+        """Unpack a hard link as a copy of the earlier file that it names."""
         named = [part for part in member.linkname.split("/") if part not in ("", ".")]
         if member.linkname.startswith("/") or ".." in named or not named:
             raise Refused("bad_archive", f"{member.name!r} links out of the archive")
@@ -256,7 +256,7 @@ class _Unpacking:
             self._file(parts, found.st_size, found.st_mode, source)
 
     def _check_links(self) -> None:
-        """Links are judged when all are there: only then is known where each leads."""
+        """Check the symbolic links once all exist, because only then is it known where each leads."""
         root = os.path.realpath(self._tree)
         for link in self._links:
             target = os.path.realpath(f"{root}/{link}")
