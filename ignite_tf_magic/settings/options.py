@@ -492,7 +492,11 @@ def read_credentials(path: Path) -> dict[str, str]:
         raise ConfigError(f"cannot read the credentials file {path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"the credentials file {path} must hold a JSON object")
-    return {name: value for name, value in content.items() if isinstance(value, str) and value}
+    found = {name: value for name, value in content.items() if value not in (None, "")}
+    for name, value in found.items():
+        if not isinstance(value, str | bool):
+            raise ConfigError(f"{name} in the credentials file {path} must be text; put it into quotes")
+    return {name: str(value) for name, value in found.items()}
 
 
 def embedded_endpoints() -> tuple[Endpoint, ...]:

@@ -225,6 +225,20 @@ def test_credentials_come_from_their_own_file(here):
     assert "hush" not in repr(found)
 
 
+def test_values_of_a_credentials_file_are_text_or_truth_values(here):
+    secret = here / "secret.json"
+    secret.write_text('{"cafile": "ca.pem", "check_hostname": false, "username": null}')
+    secret.chmod(0o600)
+    write(here, '[cluster]\naddresses = ["a"]\ncredentials_file = "secret.json"')
+    assert read_config().cluster.tls.check_hostname is False
+    secret.write_text('{"password": 31337}')
+    with pytest.raises(
+        ConfigError, match=r"password in .*secret\.json must be text; put it into quotes"
+    ) as caught:
+        read_config()
+    assert "31337" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
     [('"1GiB"', 1 << 30), ('"500MB"', 500_000_000), ('"1.5 kib"', 1536), ("4096", 4096), ('"7 b"', 7)],
