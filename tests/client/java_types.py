@@ -587,9 +587,9 @@ def _document(cases: Sequence[Case], cells: dict[tuple[str, str, str], str]) -> 
 _HEAD = """# Types
 
 This page shows how each type that Java can put into a cluster is read and written. A Java program
-has filled a cluster with the values (`tests/client/java/FillTypes.java`). `make types` reads them in
-every way and writes this page. `tests/client/test_java_types.py` fails if the page is out of date,
-or if a value differs from Java's.
+has filled a cluster with the values (`tests/client/java/FillTypes.java`). `make types` reads them
+in every way and writes this page. `tests/client/test_java_types.py` fails if the page is out of
+date, or if a value differs from Java's.
 
 The columns of the table:
 
