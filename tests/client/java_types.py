@@ -217,23 +217,23 @@ def _sorted(told: Any) -> Any:
 
 
 # What is another thing than Java's, and why.
-_SERIALISED = "refused: only Java reads what Java has serialised"
-_RAW = "as `BinaryObject`: `raw` has what its class wrote in its own form"
-_AS_OBJECTS = "as Object[], which the node makes of it"
+_SERIALISED = "refused: serialised by Java, which alone can read it"
+_RAW = "as `BinaryObject`: `raw` holds the bytes of the class's own form"
+_AS_OBJECTS = "as Object[]: the node converts it"
 _CLASSES = ("FillTypes$Color", "FillTypes$Animal")
 _REASONS = {
     "a class that Java serialises in its own way": _SERIALISED,
     "which has no tensor form": "refused: no tensor form",
-    "there is no column to read": "refused: there is no column",
+    "there is no column to read": "refused: no column to read",
     "null in all rows sampled": "refused: no tensor form",
     "rows differ in": "refused: rows of several types",
-    "outside of September 1677": "refused: nanoseconds reach from 1677 to 2262",
+    "outside of September 1677": "refused: some of the values are not between 1677 and 2262",
     "which has no text": "-",
     "and there is none; ": "-",  # an object, which is its fields
     "whose names the cluster does not know": "refused: an enum without names",
     "which nobody has registered": "refused: the cluster does not tell Ignite's own types",
     "another type in": "refused: rows of several types",
-    "not found": "refused: no such table on the nodes",
+    "not found": "refused: the nodes have no such table",
     "Value conversion failed": "refused: the node converts no such value",
 }
 _UNIX_DAY_MS = 86_400_000
@@ -361,7 +361,7 @@ def _sql_cell(sql: SqlClient, case: Case, place: str) -> str:
         return _reason(error)
     assert plain or sum(value is None for value in found) == 1, f"{case.name}, {place}: the nulls of {found}"
     if plain and len(found) < len(case.values):
-        return "rows of the table's own type alone"
+        return "only rows of the table's own type"
     kinds = {
         "list" if isinstance(value, list) else type(value).__name__ for value in found if value is not None
     }
@@ -439,7 +439,9 @@ def _dataset_cell(endpoint: Endpoint, case: Case, place: str) -> str:
     nulls = [is_null for batch in batches for is_null in _nulls(batch, place)]
     assert sum(nulls) == any(nulls), f"{case.name}, {place}: the nulls of {found}"
     left_out = any("these fields are left out" in str(each.message) for each in warned)
-    return f"as {kind}{'; null: 0, and a boolean' if nulls else ''}{'; others left out' if left_out else ''}"
+    as_what = f"as {kind.replace('columns none', 'no columns')}"
+    of_null = "; a null is 0, marked by a boolean column" if nulls else ""
+    return f"{as_what}{of_null}{'; other fields left out' if left_out else ''}"
 
 
 def _text_cell(endpoint: Endpoint, case: Case, place: str) -> str:
@@ -584,21 +586,44 @@ def _document(cases: Sequence[Case], cells: dict[tuple[str, str, str], str]) -> 
 
 _HEAD = """# Types
 
-Made against a cluster that a Java program has filled (`tests/client/java/FillTypes.java`). `make types` writes this
-document; `tests/client/test_java_types.py` fails where it is out of date, and where a value is another than Java put.
+This page shows how each type that Java can put into a cluster is read and written. A Java program
+has filled a cluster with the values (`tests/client/java/FillTypes.java`). `make types` reads them
+in every way and writes this page. `tests/client/test_java_types.py` fails if the page is out of
+date, or if a value differs from Java's.
 
-- **scan**: `Cache.get`, `get_all`, `client.all_rows`. "exact": each value, its Java type, nulls, what it holds and
-  refers to.
+The columns of the table:
+
+- **place**: where the value is: the *value* or *key* of a row; a *field* of an object; *nested*, a
+  field of an object in an object; *elements*, an item of an Object[].
+- **scan**: `Cache.get`, `get_all` and `client.all_rows` read it. "exact": the value, its Java type,
+  its nulls, what it contains and what it refers to are the same.
 - **SQL**: the Python type in `session.query(...).rows`.
-- **write**: what was read is put under another key by `Cache.put`. "exact": Java reads it as it reads its own.
-- **dataset**: the dtype that `IgniteDataset` and `batches` give; each value is that of Java.
-- **as text**: the same with `as_text=`. "exact": the texts are those of Java's values, with all that these tell.
-- *value* and *key* of a row; *field* of an object; *nested*, of an object in an object; *elements* of an Object[].
+- **write**: `Cache.put` writes what was read under another key. "exact": Java reads it as it reads
+  its own value.
+- **dataset**: the dtype in `IgniteDataset` and `batches`; all values are Java's. "as columns a, b":
+  each field of the object is a column.
+- **as text**: the same with `as_text=`. "exact": the text shows all of Java's value. "-": the type
+  has no text.
 
-What was read knows its Java type (`protocol/typed_values.py`), and is Python's own in all else: an int of Java's is an
-`Int`, which is an int; a `Timestamp` a datetime with `nanosecond`; an enum an int with `name`; a collection a list; a
-map a list of pairs. Objects that refer to themselves or to one another do so in Python, too. Values of classes that
-Java serialises in its own way are bytes (`JavaSerialized`).
+A value that was read knows its Java type (`protocol/typed_values.py`). In all else it is one of
+Python's own types:
+
+- a Java int is an `Int`, which is an int;
+- a `Timestamp` is a datetime with `nanosecond`;
+- an enum is an int with `name`;
+- a collection is a list, and a map is a list of pairs;
+- objects that refer to themselves or to one another do so in Python, too;
+- values of classes that Java serialises in its own way are bytes (`JavaSerialized`).
+
+Some names of types:
+
+- *of no class*: made with Ignite's builders, without a Java class;
+- *Binarylizable, raw*: its class writes all of it in a form of its own; *raw behind fields*: a part
+  of it, after the fields;
+- *of some size*: objects of 300 and of 70,000 bytes;
+- *in a circle*: two objects that refer to each other; *that has one twice*: it refers to another
+  object twice;
+- *full footer*: written with `compactFooter=false`.
 
 | type | place | scan | SQL | write | dataset | as text |
 |---|---|---|---|---|---|---|"""
