@@ -263,7 +263,7 @@ def test_runs_never_have_the_same_gpu(gpus, start_on, place, reach):
     assert (room.num_gpus, room.free_gpus) == (3, 1)
     held = {f"run {first.id}: GPU 0, GPU 1", f"run {first.id}: GPU 1, GPU 0"}
     assert held & set(room.holders)
-    with pytest.raises(LaunchError, match="2 GPUs are asked for, 1 of 3 on .* are free"):
+    with pytest.raises(LaunchError, match="2 GPUs requested, but only 1 of 3 on .* are free"):
         start_on([host], HOLD, num_gpus=2)
     second = start_on([host], HOLD, num_gpus=1)
     assert await_text(second, "\n") == "2\n"
@@ -280,7 +280,7 @@ def test_limits_of_memory_are_handed_out_once(start_on, place, reach):
     room = room_on(reach, host, RunSpec("c", memory_bytes=most))
     assert (room.memory_bytes * 3 // 5, room.memory_bytes - room.free_memory_bytes) == (most, most)
     assert f"run {first.id}: {most / 2**30:.3g} GiB of memory" in room.holders
-    with pytest.raises(LaunchError, match=r"MiB of memory are asked for, \d+ of \d+ MiB on .* are free"):
+    with pytest.raises(LaunchError, match=r"MiB of memory requested, but only \d+ of \d+ MiB on .* are free"):
         start_on([host], SHOW, memory_bytes=most)
     second = start_on([host], "print('had room')", memory_bytes=most, waits=True)
     until(lambda: first.id in (second.info().waiting_for or ""), what="the reason")
