@@ -128,8 +128,8 @@ def _read(file: IO[bytes], spool: _Spool) -> None:
         _read_tar(file, spool)
     else:
         raise ParcelError(
-            f"{spool.entries.what} is no directory and none of zip, tar, tar.gz, tar.bz2, tar.xz: name a directory, or "
-            "pack it with: tar czf JOB.tar.gz -C DIRECTORY ."
+            f"{spool.entries.what} is neither a directory nor a zip, tar, tar.gz, tar.bz2 or tar.xz "
+            "archive; pass a directory, or pack it with: tar czf JOB.tar.gz -C DIRECTORY ."
         )
 
 

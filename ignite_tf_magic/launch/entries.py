@@ -52,8 +52,8 @@ class Entries:
         """
         if entry.target is not None and leads_out(name, entry.target):
             raise ParcelError(
-                f"{self.what}: the symbolic link {name!r} leads to {entry.target!r}. Only relative links that stay "
-                "inside ('..' in front only) can be shipped: replace it by what it leads to"
+                f"{self.what}: the symbolic link {name!r} leads to {entry.target!r}. Only relative links "
+                "that stay inside ('..' in front only) can be shipped: replace it with its target"
             )
         self.named[name] = entry
         if len(self.named) > MAX_ENTRIES:

@@ -114,8 +114,9 @@ class SshEnd:
         return HostRefused(
             self._hop.name,
             NO_FORWARDING,
-            f"its sshd was asked to {what}, and does not ({reason}); its sshd_config needs: AllowTcpForwarding yes, "
-            "and nothing that forbids it: PermitOpen, PermitListen, DisableForwarding, a restrict of the key",
+            f"its sshd refuses to {what} ({reason}); its sshd_config needs: AllowTcpForwarding yes, and "
+            "nothing that forbids it: PermitOpen, PermitListen, DisableForwarding, or restrict before the "
+            "key",
         )
 
 

@@ -115,8 +115,8 @@ class RelayLink:
             await pipe.close()
             raise HostUnreachable(
                 host,
-                f"{python} was started and said nothing for {timeouts.connect_s:g} s; "
-                f"{_IN_ITS_PLACE}; {_by_hand(transport)}",
+                f"{python} was started and printed nothing for {timeouts.connect_s:g} s; {_IN_ITS_PLACE}; "
+                f"{_by_hand(transport)}",
             ) from None
         except BaseException:
             await (link or pipe).close()
@@ -170,7 +170,7 @@ class RelayLink:
         except HostError as error:
             reason = error.reason
         except ValueError as error:
-            reason = f"its relay sent what is no answer: {error}"
+            reason = f"its relay sent an invalid answer: {error}"
         finally:
             self.abandon(reason)
 
@@ -249,7 +249,7 @@ async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) 
             if word == b"OPEN":
                 raise HostUnreachable(host, _open_to_others(version.decode(errors="replace")))
             return word, rest
-    quiet = "make its start-up files print nothing when no terminal is there"
+    quiet = "make its start-up files print nothing when there is no terminal"
     raise HostUnreachable(host, f"its login shell prints without end: {seen[:200]!r}...; {quiet}")
 
 
@@ -263,9 +263,10 @@ def _of_another_host(said: str) -> str:
 
 def _open_to_others(path: str) -> str:
     return (
-        f"others may write into {path!r}, or own it, and programs of yours are started from there. See whether they "
-        "have left anything, and remove it (agents, parcels and venvs are made again); then make it yours alone: "
-        f"chmod go-w {shlex.quote(path)}. Or name another directory: [hosts.NAME] root, here IGNITE_TF_HOME"
+        f"other users can write to {path!r}, or own it, and your programs start from there. Check whether "
+        "they left any files, and remove it (agents, parcels and venvs are made again); then make it "
+        f"private: chmod go-w {shlex.quote(path)}. Or name another directory: [hosts.NAME] root, here "
+        "IGNITE_TF_HOME"
     )
 
 
@@ -278,14 +279,14 @@ def _no_relay(host: str, python: str, transport: Transport, code: int | None, wo
         )
     came = f"exit code {code}, {words!r}" if words else f"exit code {code} and nothing said"
     return HostUnreachable(
-        host, f"{python} ended before its first word: {came}; {_IN_ITS_PLACE}; {_by_hand(transport)}"
+        host, f"{python} ended before its first output: {came}; {_IN_ITS_PLACE}; {_by_hand(transport)}"
     )
 
 
 _IN_ITS_PLACE = (
-    "what may have come in its place is a ForceCommand of sshd_config, a command= of the key in authorized_keys, or a "
-    "start-up file of the login shell (.bashrc, .profile, .cshrc, config.fish) that ends the shell or waits for a "
-    "terminal"
+    "something else may have run in its place: a ForceCommand of sshd_config, a command= of the key in "
+    "authorized_keys, or a start-up file of the login shell (.bashrc, .profile, .cshrc, config.fish) that "
+    "ends the shell or waits for a terminal"
 )
 
 
@@ -294,4 +295,4 @@ def _name_another(host: str) -> str:
 
 
 def _by_hand(transport: Transport) -> str:
-    return f"look by hand: {transport.describe()}"
+    return f"try it by hand: {transport.describe()}"

@@ -62,7 +62,7 @@ class SshTransport:
             process = await asyncio.wait_for(opening, timeouts.connect_s)
         except (asyncssh.Error, OSError, asyncio.TimeoutError) as error:
             shared.give_back()
-            reason = f"it lets us in and starts no program: {error or type(error).__name__}"
+            reason = f"the login succeeds, but it starts no program: {error or type(error).__name__}"
             raise HostUnreachable(self.hop.name, f"{reason}; try: {self.describe()} true") from error
         except BaseException:
             shared.give_back()
@@ -116,7 +116,7 @@ class SharedConnection:
         try:
             tunnel = await jump.take(timeouts, (*behind, self._hop.name))
         except HostError as error:
-            by = f"the way leads through {settings.jump.name!r}: {error.reason}"
+            by = f"its jump host {settings.jump.name!r} failed: {error.reason}"
             raise type(error)(self._hop.name, by) from error
         try:
             connection = await _log_in(self._hop, settings, timeouts, tunnel)

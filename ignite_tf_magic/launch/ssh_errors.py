@@ -76,7 +76,7 @@ def _about_network(error: Exception, where: str, limit_s: float) -> str:
     if isinstance(error, asyncssh.ChannelOpenError):
         return f"the jump host cannot reach {where}: {error}"
     if isinstance(error, asyncssh.ConnectionLost | ConnectionError):
-        return f"{where} closed the connection before we were in ({error or 'no reason given'})"
+        return f"{where} closed the connection during the login ({error or 'no reason given'})"
     return f"{where}: {error or type(error).__name__}"
 
 
@@ -102,8 +102,8 @@ def _about_key(error: Exception, hop: Hop, settings: Settings, offered: OfferedK
             return f"{path} line {number} revokes its key{shown}; ask its administrator for the new one"
         forget = f"ssh-keygen -R '{name}' -f {path}; {hop.command()}"
         return (
-            f"its key is not the one in {path} line {number}{shown}: it was set up anew, or somebody is in "
-            f"between ({error}). Ask its administrator; if the new key is right: {forget}"
+            f"its key is not the one in {path} line {number}{shown}: the host was reinstalled, or someone "
+            f"intercepts the connection ({error}). Ask its administrator; if the new key is right: {forget}"
         )
     if not files:
         return f"its key is not known{shown}, and its ssh configuration names no file of known hosts"

@@ -154,7 +154,7 @@ def _check_name(name: str) -> None:
     if name.startswith("-") or not name.isprintable() or _NOT_IN_NAMES.intersection(name):
         raise HostUnreachable(
             name,
-            f"{name!r} cannot be the name of a host for ssh; name the host in ignite-tf.toml: [hosts.NAME] ssh",
+            f"{name!r} is not a valid host name for ssh; set one in ignite-tf.toml: [hosts.NAME] ssh",
         )
 
 
@@ -353,7 +353,7 @@ def jump_hop(options: SshOptions, spec: str) -> Hop:
     before, _, last = spec.rpartition(",")
     found = _JUMP.fullmatch(last)
     if found is None:
-        raise ConfigError(f"{spec!r} names no jump host; example: USER@HOST:PORT, or several with commas")
+        raise ConfigError(f"{spec!r} is not a jump host; example: USER@HOST:PORT, or several with commas")
     user, address, name, port = found.groups()
     return Hop(
         address or name, replace(options, user=user, port=int(port) if port else None, via=before or None)
@@ -434,7 +434,7 @@ def key_fault(path: Path) -> str:
 
     try:
         if _is_open_to_others(path):
-            return f"others can read it; chmod 600 {path}"
+            return f"other users can read it; chmod 600 {path}"
         asyncssh.read_private_key(path)
     except (asyncssh.KeyImportError, OSError) as error:
         if str(error).startswith("Passphrase"):

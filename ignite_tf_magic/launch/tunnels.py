@@ -57,10 +57,11 @@ class Tunnel:
             except asyncssh.ChannelOpenError as error:
                 if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
                     reason = (
-                        f"it forwards nothing ({error.reason}); its sshd_config needs: AllowTcpForwarding yes"
+                        f"it does not forward connections ({error.reason}); its sshd_config needs: "
+                        "AllowTcpForwarding yes"
                     )
                     raise HostError(self._hop.name, reason) from error
-                raise OSError(f"{self._hop.name} does not reach it: {error.reason}") from error
+                raise OSError(f"{self._hop.name} cannot reach it: {error.reason}") from error
             held = stack.pop_all()
         ours, given = socket.socketpair()
         loop_thread().keep(_carry_both(ours, *far, held))

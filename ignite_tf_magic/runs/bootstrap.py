@@ -55,7 +55,7 @@ def main() -> None:
     with leaving.insisting():
         code, error = _run(task)
     if code == 0 and watch is not None and (reason := _why_alone(task, watch)):
-        _say(f"ignite_tf_magic: this worker fails, as no process of it took part in the run: {reason}")
+        _say(f"ignite_tf_magic: this worker fails, because none of its processes joined the run: {reason}")
         code = 1
     if code and _lacks_room(error):
         code = _EXIT_TEMPORARY
@@ -103,7 +103,10 @@ def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> Non
     while missing := {name: address for name, address in missing.items() if not listens(address, _PROBE_S)}:
         now, names = time.monotonic(), ", ".join(f"{name} ({address})" for name, address in missing.items())
         if timeout_s is not None and now - began_at > timeout_s:
-            sys.exit(f"no TensorFlow server within {timeout_s:g} s: {names}; a longer limit: --start-timeout")
+            sys.exit(
+                f"TensorFlow servers did not start within {timeout_s:g} s: {names}; set a longer limit "
+                "with --start-timeout"
+            )
         if now > tells_at:
             _say(f"waiting for the TensorFlow servers of {names}")
             tells_at = now + 10 * _SILENT_S
@@ -162,13 +165,14 @@ def _keep_port(port: int, preloaded: str | None, task: WorkerTask) -> None:
         loopback.prefer_loopback(os.environ)
     elif os.environ.get(loopback.TUNNEL):
         sys.exit(
-            "ignite_tf_magic: this run was started with --tunnel, and the library that keeps its ports to this machine "
-            f"was not loaded ({os.environ.get(loopback.PRELOAD)}); docs/security.md"
+            "ignite_tf_magic: this run was started with --tunnel, but the library that closes its ports to "
+            f"other machines was not loaded ({os.environ.get(loopback.PRELOAD)}); see docs/security.md"
         )
     elif task.tells_of_open_port:
         _say(
-            "ignite_tf_magic: other machines may reach the servers of this run, which ask nobody who he is: the "
-            "library that keeps them to this machine is for Linux, and was not built or does not fit; docs/security.md"
+            "ignite_tf_magic: warning: TensorFlow ports of this run accept unauthenticated connections "
+            "from other machines, because the library that closes them works only on Linux and was not "
+            "built, or does not fit; see docs/security.md"
         )
 
 

@@ -187,7 +187,8 @@ def _while_busy(
         return _end(
             record,
             RunEvent.HOST_LOST,
-            f"host {lost} has not been heard of for {reports[lost].silent_s:.0f} s; its workers' lease is over",
+            f"host {lost} has not answered for {reports[lost].silent_s:.0f} s; the lease of its workers "
+            "has expired",
             is_retryable=True,
             failed_worker=record.order.on(lost)[0].worker,
             exit_code=verdicts.EXIT_HOST_LOST,
@@ -293,7 +294,7 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
     else:
         late = [f"{record.role(worker.worker).name} on {worker.host}" for worker in missing]
         what = f"not started within {timeout_s:g} s: {', '.join(late)}"
-    return f"{what}; ask what is wrong with: ignite-tf doctor"
+    return f"{what}; find the cause with: ignite-tf doctor"
 
 
 def _not_joined(record: RunRecord, observation: Observation) -> str | None:
@@ -317,11 +318,11 @@ def _not_joined(record: RunRecord, observation: Observation) -> str | None:
         return None
     there = ", ".join(str(each.worker) for each in joined)
     return (
-        f"worker {', '.join(map(str, missing))} runs, but has not joined within {timeout_s:g} s; worker {there} is "
-        "there, and waits for it when they train together. Who does reaches the others by TensorFlow servers, which "
-        "importing keras brings, or for a loop of one's own ignite_tf_magic.strategy(), and which start with "
-        "TensorFlow's first operation. If it never comes to that, stop the run; --deadline ends runs by themselves, "
-        "and --start-timeout says after how long this is told"
+        f"worker {', '.join(map(str, missing))} runs, but has not joined within {timeout_s:g} s; worker "
+        f"{there} waits for it if they train together. Workers join when their TensorFlow servers start: "
+        "import keras, or call ignite_tf_magic.strategy() in a loop of your own; the servers start with "
+        "TensorFlow's first operation. If that never happens, stop the run. --deadline ends runs "
+        "automatically; --start-timeout sets the time until this warning"
     )
 
 
@@ -332,7 +333,7 @@ def _is_over_time(record: RunRecord, observation: Observation) -> bool:
 
 
 def _over_time(record: RunRecord) -> str:
-    return f"it has not ended within {record.spec.deadline_s:g} s, its deadline"
+    return f"it exceeded its deadline of {record.spec.deadline_s:g} s"
 
 
 # While workers are being ended
@@ -426,10 +427,10 @@ def cause_of_end(record: RunRecord) -> str:
     if not record.state.has_ended and record.state is not RunState.FAILING:
         return "its owner had ended"
     if record.reason is not None or record.failed_worker is None:
-        return record.reason or "its workers were ended from outside"
+        return record.reason or "something outside the run ended its workers"
     worker, name = record.workers[record.failed_worker], record.role(record.failed_worker).name
     if _took_a_port(record):
-        return f"{name} on {worker.host} found its port taken"
+        return f"{name} on {worker.host} could not use its port, which is taken"
     told = verdicts.describe_end(worker.exit_code or 0, record.end)
     return f"{name} on {worker.host}: {told}"
 

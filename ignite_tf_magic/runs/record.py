@@ -362,12 +362,12 @@ class RunRecord:
         record = cls.from_json(found)
         wrong = list(islice(misfits(record), 5))
         if not wrong and (min(record.spec.num_workers - 1, record.spec.num_ps, record.generation) < 0):
-            wrong = ["a number below the least"]
+            wrong = ["a number below the minimum"]
         if (
             not wrong
             and (record.spec.num_workers + record.spec.num_ps) * max(record.generation, 1) > _MOST_LAUNCHES
         ):
-            wrong = ["more workers than any run has had"]
+            wrong = ["more workers than a run can have"]
         if not wrong and any(not 0 <= each.worker < len(record.spec.roles) for each in record.workers):
             wrong = ["workers"]
         if not wrong and record.failed_worker not in (None, *range(len(record.workers))):
@@ -530,8 +530,8 @@ def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
 
 def _why_left(record: RunRecord) -> str:
     return (
-        f"the process on {record.owner_host} that owned it has ended, as a kernel that is restarted; its workers live "
-        f"on until {_clock(record)}; take it over with attach {record.run_id}"
+        f"its owner, a process on {record.owner_host}, has ended, as when a kernel is restarted; its "
+        f"workers run until {_clock(record)}; take it over with attach {record.run_id}"
     )
 
 
@@ -539,14 +539,18 @@ def _why_lost(record: RunRecord) -> str:
     what_next = f"start it again from its checkpoints with resume {record.run_id}"
     if record.left_until is not None:
         return (
-            f"the process on {record.owner_host} that owned it has ended, and nobody attached until {_clock(record)}; "
-            f"see what became of it, and go on, with attach {record.run_id}"
+            f"its owner, a process on {record.owner_host}, has ended, and nobody attached until "
+            f"{_clock(record)}; see its result, or continue it, with attach {record.run_id}"
         )
     if record.detached:
-        return f"none of its hosts has said for a while that it answers for it; if that stays so, {what_next}"
+        return (
+            "none of its hosts has reported lately that it supervises the run; if that continues, "
+            f"{what_next}"
+        )
     return (
-        f"process {record.owner_pid} on {record.owner_host}, which owned it, has ended without a word, as a kernel "
-        f"that is killed or a machine that is switched off does; its workers end with it. To go on, {what_next}"
+        f"its owner, process {record.owner_pid} on {record.owner_host}, has ended without notice, as when "
+        "a kernel is killed or a machine is switched off; its workers end with it. To continue, "
+        f"{what_next}"
     )
 
 

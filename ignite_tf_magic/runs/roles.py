@@ -84,7 +84,7 @@ def check_roles(strategy: Strategy, num_ps: int, has_evaluator: bool, chief: str
     """
     name = strategy.value
     if num_ps < 0:
-        raise ConfigError(f"--ps {num_ps}: a number of parameter servers, 0 or more, is needed")
+        raise ConfigError(f"--ps {num_ps} is not a number of parameter servers; pass 0 or more")
     if strategy is Strategy.ASYNC and num_ps == 0:
         raise ConfigError("--strategy async keeps the variables on parameter servers: give --ps 1 or more")
     if strategy is Strategy.SYNC and num_ps:
@@ -96,9 +96,7 @@ def check_roles(strategy: Strategy, num_ps: int, has_evaluator: bool, chief: str
             f"--chief {chief}: with --strategy {name} the workers run the script, and there is no chief"
         )
     if has_evaluator and strategy not in (Strategy.SYNC, Strategy.ASYNC):
-        raise ConfigError(
-            f"--evaluator: with --strategy {name} nobody starts one; it goes with sync and async"
-        )
+        raise ConfigError(f"--evaluator is not available with --strategy {name}, only with sync and async")
 
 
 def choose_strategy(wanted: str, num_ps: int, arguments: Sequence[str]) -> Strategy:
@@ -112,7 +110,7 @@ def choose_strategy(wanted: str, num_ps: int, arguments: Sequence[str]) -> Strat
             return Strategy(wanted)
         except ValueError:
             known = ", ".join(each.value for each in Strategy)
-            raise ConfigError(f"--strategy {wanted[:40]}: there are auto, {known}") from None
+            raise ConfigError(f"--strategy {wanted[:40]} is unknown; use one of auto, {known}") from None
     if any(match[1] in _TEMPLATES for text in arguments for match in _TEMPLATE.finditer(text)):
         return Strategy.BETWEEN
     return Strategy.ASYNC if num_ps else Strategy.SYNC

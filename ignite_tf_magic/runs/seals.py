@@ -68,7 +68,7 @@ class Seal:
 def differences(found: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """Return as text where a rejected record differs from the run's own; the first few differences only."""
     told = list(islice(_differences(found, json.loads(json.dumps(own)), ""), _MAX_TOLD))
-    return "; ".join(told) or "it says the same as the run's own"
+    return "; ".join(told) or "it has the same content as the run's own"
 
 
 def _differences(found: Any, own: Any, place: str) -> Iterator[str]:

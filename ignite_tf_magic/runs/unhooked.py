@@ -72,9 +72,9 @@ class UnhookedWatch:
     def _words(self, pid: int, command: bytes) -> str:
         shown = " ".join(each.decode(errors="replace") for each in command.split(b"\0") if each)[:100]
         return (
-            f"ignite_tf_magic: process {pid} ({shown}) uses TensorFlow, but its interpreter knows nothing of this run: "
-            "what it trains, it trains alone, not with the other workers. Keep the run's PYTHONPATH "
-            '(PYTHONPATH="$PYTHONPATH:/my/path"), and leave python\'s options -I, -E and -S out'
+            f"ignite_tf_magic: process {pid} ({shown}) uses TensorFlow, but its interpreter does not know "
+            "this run, so it trains alone, not with the other workers. Keep the run's PYTHONPATH "
+            '(PYTHONPATH="$PYTHONPATH:/my/path"), and do not pass -I, -E or -S to python'
         )
 
 

@@ -56,11 +56,11 @@ def normal_exit(return_code: int) -> tuple[int, str | None]:
 def describe_end(exit_code: int, end: WorkerEnd | None) -> str:
     """Describe how a worker ended, and which disk of its host was full or read-only at that time."""
     if end and end.reason == TOO_MUCH_MEMORY:
-        return "it was ended, as it had more memory than its limit (--memory)"
+        return "it was ended because it exceeded its memory limit (--memory)"
     told = describe_exit(exit_code, oom=end.oom if end else None)
     if not (end and end.full_disk):
         return told
-    state = "can only be read" if is_read_only(end) else "is full"
+    state = "is read-only" if is_read_only(end) else "is full"
     return f"{told}; the disk {state}: {end.full_disk}"
 
 

@@ -12,13 +12,13 @@ from ignite_tf_magic.errors import InvalidPath
 _EVENTS = frozenset({"open", "os.mkdir"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _READING_FAILS = (
-    "this library reads from the local disk by itself and does not know such addresses. Copy the file to a local path "
-    "(tf.io.gfile.copy), or pass its content: io.BytesIO(tf.io.gfile.GFile(path, 'rb').read())"
+    "this library reads from the local disk and does not support such addresses. Copy the file to a local "
+    "path (tf.io.gfile.copy), or pass its content: io.BytesIO(tf.io.gfile.GFile(path, 'rb').read())"
 )
 _WRITING_FAILS = (
-    "this library writes to the local disk by itself and does not know such addresses. Write to a local path and copy "
-    "it (tf.io.gfile.copy), or use a format that goes through TensorFlow, as .keras, .weights.h5, SavedModel and "
-    "checkpoints do"
+    "this library writes to the local disk and does not support such addresses. Write to a local path and "
+    "copy it (tf.io.gfile.copy), or use a format that goes through TensorFlow, such as .keras, "
+    ".weights.h5, SavedModel and checkpoints"
 )
 
 

@@ -65,7 +65,9 @@ def register_schemes(handlers: Mapping[str, FileSystem]) -> None:
     """
     for scheme in handlers:
         if not re.fullmatch("[a-z][a-z0-9.]{1,30}", scheme):
-            raise ValueError(f"{scheme!r} is no URI scheme: 2 to 31 of a-z, 0-9 and '.', a letter first")
+            raise ValueError(
+                f"{scheme!r} is not a valid URI scheme: use 2 to 31 of a-z, 0-9 and '.', a letter first"
+            )
     _PROCESS.handlers.update(handlers)
     missing = [scheme for scheme in handlers if _control_of(scheme) is None]
     if missing:
@@ -73,7 +75,7 @@ def register_schemes(handlers: Mapping[str, FileSystem]) -> None:
     for scheme in handlers:
         control_at = _control_of(scheme)
         if control_at is None:
-            raise PluginUnavailable(f"TensorFlow took the file-system plugin but not {scheme}://")
+            raise PluginUnavailable(f"TensorFlow accepted the file-system plugin but not {scheme}://")
         _PROCESS.attach(control_at)
 
 
@@ -94,7 +96,7 @@ def _add_to_tensorflow(schemes: list[str]) -> None:
     control = _PROCESS.attach(control_at)
     for scheme in schemes:
         if control.offer(scheme.encode()):
-            raise PluginUnavailable(f"no room for {scheme}://: this process has too many schemes already")
+            raise PluginUnavailable(f"cannot register {scheme}://: this process has too many schemes already")
     with suppress(tf.errors.AlreadyExistsError):  # the caller checks next who serves them
         tf.experimental.register_filesystem_plugin(str(path))
 

@@ -83,9 +83,9 @@ def _check_alike(layer: Any, group: WorkerGroup) -> None:
     """Raise WorkersDiffer if a layer's state differs between workers. All workers must call it."""
     if not _is_alike(layer, group):
         raise WorkersDiffer(
-            f"the layer {layer.name} has been adapted to other data on each worker, and is no longer the same on all "
-            "of them. Give `adapt` an array or a dataset, of which the rows of all workers are seen, or the same "
-            "batches on each worker; where each is to have a layer of its own, put "
+            f"the layer {layer.name} has been adapted to different data on each worker, so it is no longer "
+            "the same on all of them. Pass `adapt` an array or a dataset, whose rows are collected from "
+            "all workers, or the same batches on each worker; if each worker needs its own layer, put "
             "`with ignite_tf_magic.independent():` around it"
         )
 
@@ -93,10 +93,10 @@ def _check_alike(layer: Any, group: WorkerGroup) -> None:
 def _tell_of_own_rows(layer: Any, group: WorkerGroup) -> None:
     if group.place.is_chief:
         warnings.warn(
-            f"{layer.name}: adapt was given other rows on each worker, by a dataset that does not say so, and has been "
-            "done again with the rows of all of them. To have it done once, say so with "
-            "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF. Where each "
-            "worker is meant to have the same rows, seed what chooses or shuffles them",
+            f"{layer.name}: adapt was given different rows on each worker, by a dataset that does not "
+            "declare this, so it ran again with the rows of all workers. To run it once, set "
+            "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF. "
+            "If all workers should have the same rows, seed whatever chooses or shuffles them",
             stacklevel=3,
         )
 

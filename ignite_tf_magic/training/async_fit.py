@@ -83,8 +83,8 @@ def _check(model: Any) -> None:
         raise ConfigError("compile the model before fit: model.compile(optimizer, loss)")
     if model.run_eagerly:
         warnings.warn(
-            "run_eagerly=True: steps that workers make are graphs all the same; what a step prints or looks at in "
-            "Python, it does once, when it is traced in the chief",
+            "run_eagerly=True does not apply to steps on workers, which run as graphs; Python code in a "
+            "step runs only once, when the chief traces it",
             stacklevel=2,
         )
 
@@ -104,9 +104,9 @@ def _source(
     graph = graph_of(x)
     if graph is None:
         warnings.warn(
-            "the chief reads all rows of this fit and hands batches to the workers, as the dataset calls Python or "
-            "looks into tables in between (py_function, from_generator, a lookup layer in map). With TensorFlow's own "
-            "operations, and such layers in the model, each worker reads its own rows",
+            "the chief reads all rows of this fit and sends batches to the workers, because the dataset "
+            "calls Python or uses lookup tables (py_function, from_generator, a lookup layer in map). With "
+            "TensorFlow's own operations, and such layers in the model, each worker reads its own rows",
             stacklevel=2,
         )
         return HandedBatches(spec)
@@ -125,7 +125,7 @@ def _weighted(dataset: Any, weights: Mapping[int, float], framework: Framework) 
     def weigh(*data: Any) -> Any:
         x, y, own = framework.unpack(data if len(data) > 1 else data[0])
         if own is not None or not tf.is_tensor(y):
-            raise ConfigError("class_weight goes with one output, and with no sample_weight")
+            raise ConfigError("class_weight requires a model with one output, and no sample_weight")
         if y.shape.rank is not None and y.shape.rank > 1:
             y_classes = tf.argmax(y, -1) if y.shape[-1] != 1 else tf.squeeze(y, -1)
         else:

@@ -125,21 +125,22 @@ def _check_numbers(numbers: tuple[int, ...]) -> None:
     told = ", ".join("without end" if each == _ENDLESS else str(each) for each in numbers)
     if 0 in numbers:
         raise ConfigError(
-            f"a worker's generator or PyDataset gives no batch (those of all workers: {told}, of which at most "
-            f"{_NUM_LOOKED_AT} of a generator were asked for), so nobody knows what it would look like. Let it give "
-            "one without rows"
+            f"a worker's generator or PyDataset yields no batch (batches of all workers: {told}, of which "
+            f"at most {_NUM_LOOKED_AT} of a generator were requested), so the shape of a batch is unknown. "
+            "Let it yield a batch without rows"
         )
     if _ENDLESS in numbers:
         raise ConfigError(
-            f"the PyDatasets of the workers have numbers of batches that do not go together: {told}. Let each have "
-            "an end, or none of them and give steps_per_epoch"
+            f"the PyDatasets of the workers have incompatible numbers of batches: {told}. Let each have an "
+            "end, or none of them and pass steps_per_epoch"
         )
 
 
 def _tell_of_equal_numbers(group: WorkerGroup) -> None:
     if group.place.is_chief:
         warnings.warn(
-            "the generator gives sparse tensors, or such whose rank nobody knows, of which no batch without rows can "
-            "be made: let it give equally many batches on all workers, else those that have more wait for ever",
+            "the generator yields sparse tensors, or tensors of unknown rank, for which batches without "
+            "rows cannot be made: let it yield equally many batches on all workers, else those that have "
+            "more wait forever",
             stacklevel=2,
         )

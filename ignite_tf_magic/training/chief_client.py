@@ -76,8 +76,8 @@ class Servers:
         for index, address in enumerate(self._addresses["ps"]):
             if not listens(address, _PROBE_S):
                 raise ServerGone(
-                    f"parameter server {index} does not answer at {address}: what it held of the model is lost. The "
-                    "run starts again, from the last checkpoint of this fit"
+                    f"parameter server {index} does not answer at {address}: its part of the model is "
+                    "lost. The run starts again from the last checkpoint of this fit"
                 )
 
     def rejoin(self, worker: int, is_wanted: Callable[[], bool]) -> bool:

@@ -88,8 +88,9 @@ def why_not() -> str:
     holder = holder_pid(Path(os.environ[_VARIABLE]))
     command = " ".join(sys.argv)[:100]
     return (
-        f"process {os.getpid()} ({command}) does not take part for this worker, process {holder or '?'} does. One "
-        "process of a worker takes part at a time, the first that imports keras; another one may when that has ended"
+        f"process {os.getpid()} ({command}) does not take part for this worker, because process "
+        f"{holder or '?'} does. Only one process of a worker takes part at a time, the first that imports "
+        "keras; another one can when that has ended"
     )
 
 
@@ -103,7 +104,8 @@ def refuse_fit(model_class: Any, reason: str, is_independent: Callable[[], bool]
         del model
         if not is_independent():
             raise ConfigError(
-                f"{reason}. For a model of this process alone put `with ignite_tf_magic.independent():` around fit"
+                f"{reason}. To train a model in this process alone, put `with "
+                "ignite_tf_magic.independent():` around fit"
             )
 
     _check_before_fit(model_class, check)

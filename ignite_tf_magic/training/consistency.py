@@ -85,10 +85,11 @@ class FirstBatches:
         is_same = bool(group.are_equal(np.array(own, np.int64)).all()) and not self._has_own_sources
         if not is_same and not self._has_warned and group.place.is_chief:
             warnings.warn(
-                "the workers do not have the same batches, and each takes every n-th row of them: rows may be trained "
-                "twice or left out. If it is shuffled, give shuffle a seed; if each worker has rows of its own, say so "
-                "with options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF. "
-                "Where only random changes of the same rows differ, all is well",
+                "the workers do not have the same batches, and each takes every n-th row of them: rows may "
+                "be trained twice or left out. If the dataset is shuffled, pass shuffle a seed; if each "
+                "worker has rows of its own, set options.experimental_distribute.auto_shard_policy = "
+                "tf.data.experimental.AutoShardPolicy.OFF. If only random changes of the same rows differ, "
+                "ignore this",
                 stacklevel=2,
             )
         self._has_warned = self._has_warned or not is_same
@@ -174,10 +175,11 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
         shown = ", ".join(different[:_NUM_NAMED])
         more = f" and {len(different) - _NUM_NAMED} more" if len(different) > _NUM_NAMED else ""
         raise WorkersDiffer(
-            f"{when} the workers have different values of {shown}{more}, so they no longer train one model. What "
-            "changes a variable must do the same on each: a callback that goes by time, by random numbers or by this "
-            "worker's own rows does not, nor does a step that changes variables without an optimizer. Let it go by "
-            "`logs`, which are those of all workers, or by `tf.distribute.get_replica_context().all_reduce`"
+            f"{when} the workers have different values of {shown}{more}, so they no longer train one "
+            "model. Code that changes a variable must do the same on each worker: a callback that depends "
+            "on time, random numbers or this worker's own rows does not, nor does a step that changes "
+            "variables without an optimizer. Use `logs`, which are those of all workers, or "
+            "`tf.distribute.get_replica_context().all_reduce`"
         )
 
 
@@ -197,9 +199,9 @@ def check_versions(versions: Mapping[str, str], group: WorkerGroup) -> None:
         if len(set(by_worker)) > 1:
             told = ", ".join(f"{version} on worker {worker}" for worker, version in enumerate(by_worker))
             raise WorkersDiffer(
-                f"workers that train one model compute with different versions of {name}: {told}. --requirements FILE "
-                "builds the same environment on every host, --python names another interpreter, and ignite-tf doctor "
-                "says what each host has"
+                f"workers that train one model use different versions of {name}: {told}. --requirements "
+                "FILE builds the same environment on every host, --python selects another interpreter, and "
+                "ignite-tf doctor lists what each host has"
             )
 
 
@@ -228,7 +230,7 @@ def check_models(descriptions: Iterable[tuple[str, str]], group: WorkerGroup) ->
     if different:
         told = "; ".join(f"{what}, here {text[:_TEXT_SHOWN]}" for what, text in different)
         raise WorkersDiffer(
-            f"the workers were to train one model, and each calls `fit` with another: they differ in {told}. Where "
-            "each worker is to try something else, as in a search, put `with ignite_tf_magic.independent():` around "
-            "it; else seed what chooses"
+            f"the workers should train one model, but their calls of `fit` differ in {told}. If each "
+            "worker is to try something else, as in a search, put `with ignite_tf_magic.independent():` "
+            "around it; else seed whatever chooses"
         )

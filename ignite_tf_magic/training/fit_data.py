@@ -50,8 +50,8 @@ def _advice(error: Exception, data: Any, group: WorkerGroup) -> str | None:
         return advice
     if group.place.size > 1 and any(words in str(error) for words in _SIZES_DIFFER):
         return (
-            "On several workers a step has a part of each batch. If it makes tensors of a batch size of its own, take "
-            "the number of rows from the data: tf.shape(x)[0]"
+            "On several workers a step has a part of each batch. If it creates tensors with a fixed batch "
+            "size, take the number of rows from the data: tf.shape(x)[0]"
         )
     return None
 
@@ -164,9 +164,10 @@ def _share(
 
 def _tell_of_own_rows(by_worker: Sequence[int]) -> None:
     warnings.warn(
-        f"the arrays are not the same on all workers ({', '.join(map(str, by_worker))} rows), so each is taken for its "
-        f"worker's own part of {sum(by_worker)} rows in all. Where each is meant to have all rows, seed what chooses "
-        "or shuffles them, or read them with IgniteDataset(...).arrays(assigned=False)",
+        f"the arrays are not the same on all workers ({', '.join(map(str, by_worker))} rows), so each is "
+        f"treated as its worker's own part of {sum(by_worker)} rows in total. If each worker should have "
+        "all rows, seed whatever chooses or shuffles them, or read them with "
+        "IgniteDataset(...).arrays(assigned=False)",
         stacklevel=2,
     )
 

@@ -277,8 +277,8 @@ def too_old(module: Any) -> str | None:
     if version >= OLDEST_KERAS:
         return None
     return (
-        f"Keras {module.__version__} is too old to train on several workers: before 3.10 metrics do not say how they "
-        "add up. Install keras>=3.12 on the hosts, or use tf_keras"
+        f"Keras {module.__version__} is too old to train on several workers: before 3.10 metrics cannot be "
+        "added up. Install keras>=3.12 on the hosts, or use tf_keras"
     )
 
 

@@ -35,12 +35,12 @@ _LARGE_BYTES = 1 << 20
 _MAX_KEY = 2**31 - 1
 _COMMUNICATION = "IGNITE_TF_COMMUNICATION"
 _TOO_LATE = (
-    "TensorFlow was at work before Keras was imported, so this worker cannot join the others any more. Import keras at "
-    "the top of the script, before the first tensor, variable or tf.data dataset is made"
+    "TensorFlow was used before Keras was imported, so this worker can no longer join the others. Import "
+    "keras at the top of the script, before the first tensor, variable or tf.data dataset is made"
 )
 _NO_GPU = (
-    "--communication nccl has tensors go from GPU to GPU, and TensorFlow sees none in this worker. Ask for one with "
-    "--gpus 1, or leave --communication out"
+    "--communication nccl sends tensors from GPU to GPU, but TensorFlow finds no GPU in this worker. "
+    "Request one with --gpus 1, or leave --communication out"
 )
 
 

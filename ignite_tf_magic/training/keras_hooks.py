@@ -94,8 +94,8 @@ def _install(name: str) -> None:
     if not _is_on_tensorflow(module):
         if group.place.size > 1:
             backend = (
-                f"Keras computes with {module.backend.backend()} here, and only TensorFlow trains one model on several "
-                "workers: set KERAS_BACKEND=tensorflow, or use one worker"
+                f"Keras uses the backend {module.backend.backend()} here, but only TensorFlow trains one "
+                "model on several workers: set KERAS_BACKEND=tensorflow, or use one worker"
             )
             refuse_fit(module.Model, backend, _is_independent.get)
         return
@@ -116,8 +116,8 @@ def _install(name: str) -> None:
     is_too_old = name == "keras" and too_old(module) is not None
     if is_too_old and group.place.size == 1:
         warnings.warn(
-            f"Keras {module.__version__} is older than 3.12: it trains as ever, but begins anew after a restart, and "
-            "it tells no metrics",
+            f"Keras {module.__version__} is older than 3.12: it trains as usual, but starts from the "
+            "beginning after a restart, and reports no metrics",
             stacklevel=2,
         )
         return
@@ -210,15 +210,15 @@ def _has_strategy(model: Any) -> bool:
         )
     if not is_of_all and num_workers > 1:
         raise ConfigError(
-            f"the model was made in the scope of a {name}, so each worker would train a model of its own. To train one "
-            "model on all workers make it outside of that scope; for a model of each worker put "
-            "`with ignite_tf_magic.independent():` around fit"
+            f"the model was made in the scope of a {name}, so each worker would train a model of its own. "
+            "To train one model on all workers, make it outside that scope; to train one on each worker, "
+            "put `with ignite_tf_magic.independent():` around fit"
         )
     if not is_of_all and model not in _trained_as_ever:
         _trained_as_ever.add(model)
         warnings.warn(
-            f"the model was made for {name}, so Keras trains it as ever. It begins anew after a restart, and tells no "
-            "metrics",
+            f"the model was made for {name}, so Keras trains it as usual. It starts from the beginning "
+            "after a restart, and reports no metrics",
             stacklevel=4,
         )
     return True

@@ -169,8 +169,8 @@ class Loop:
         trained = {name: value for name, value in checkpoint.arrays.items() if not is_record(name)}
         if missing := sorted(trained.keys() - variables.keys()):
             raise ConfigError(
-                f"the checkpoint has {', '.join(missing[:5])}, which are not there yet: build models and optimizers "
-                "(optimizer.build(model.trainable_variables)) before the loop"
+                f"the checkpoint has {', '.join(missing[:5])}, which do not exist yet: build models and "
+                "optimizers (optimizer.build(model.trainable_variables)) before the loop"
             )
         for name, value in trained.items():
             variables[name].assign(value)

@@ -39,12 +39,12 @@ def leave_model(model: Any) -> None:
         failure = _left(model.save_weights, f"{base}{WEIGHTS}")
     if failure is None:
         warnings.warn(
-            f"of the trained model only the weights are left, at {base}{WEIGHTS}: {reason} In the notebook, make the "
-            "model as the script does and load them: RUN.model(into=model)",
+            f"only the weights of the trained model were saved, at {base}{WEIGHTS}: {reason} In the "
+            "notebook, make the model as the script does and load them: RUN.model(into=model)",
             stacklevel=2,
         )
     else:
-        warnings.warn(f"the trained model is not left at {base}: {reason} {failure}", stacklevel=2)
+        warnings.warn(f"the trained model could not be saved at {base}: {reason} {failure}", stacklevel=2)
 
 
 @contextmanager

@@ -41,8 +41,8 @@ def config(**values: Any) -> dict[str, Any]:
     for name, value in values.items():
         if not _is_plain(value):
             raise ConfigError(
-                f"config({name}={value!r:.60}): {type(value).__name__} has no place among hyperparameters; give a "
-                "number, a text, a boolean, None, or a list of these"
+                f"config({name}={value!r:.60}): {type(value).__name__} is not a valid hyperparameter type; "
+                "pass a number, a text, a boolean, None, or a list of these"
             )
     note(TOLD, values)
     return values

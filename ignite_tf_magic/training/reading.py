@@ -67,9 +67,9 @@ def begin_at(data: Any, epoch: int, num_batches: int, saved: Checkpoint | None, 
         is_exact = is_exact and bool(fitting or not is_shared)
     if not is_exact and group.place.is_chief:
         warnings.warn(
-            f"what the workers have read of epoch {epoch + 1} does not fit what they can read now (the sources, the "
-            "number of workers or that of rows are others, or an epoch is not one pass over a source): rows of this "
-            "epoch may be trained twice or left out",
+            f"what the workers have read of epoch {epoch + 1} does not match what they can read now (the "
+            "sources, the number of workers or the number of rows changed, or an epoch is not one pass "
+            "over a source): rows of this epoch may be trained twice or left out",
             stacklevel=2,
         )
 

@@ -72,8 +72,8 @@ def _join() -> None:
     """
     if os.environ.get(TUNNEL) and os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE"):
         raise RuntimeError(
-            "--tunnel carries TensorFlow's connections alone: JAX and PyTorch choose ports of their own for tensors, "
-            "which it knows nothing of. Leave it out, or have all workers on one host: --hosts NAME"
+            "--tunnel forwards only TensorFlow's connections: JAX and PyTorch choose their own ports for "
+            "tensors, which are not forwarded. Leave it out, or have all workers on one host: --hosts NAME"
         )
     own = os.environ.get("IGNITE_TF_ADDRESS", "")
     if not own:  # a single worker, for which no port is reserved

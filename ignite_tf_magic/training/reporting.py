@@ -219,7 +219,7 @@ class RecordWriter:
                     file.flush()
                     events.add(record)
         except (OSError, IgniteTfError) as error:
-            warnings.warn(f"metrics cannot be written to {self._url} any more: {error}", stacklevel=1)
+            warnings.warn(f"metrics can no longer be written to {self._url}: {error}", stacklevel=1)
         events.close()
 
 

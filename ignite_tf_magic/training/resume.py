@@ -90,7 +90,7 @@ class CheckpointPolicy:
             return call()
         except (OSError, IgniteTfError) as error:
             url = self._directory.url if self._directory else ""
-            warnings.warn(f"the training cannot be saved at {url}: {error}. It goes on", stacklevel=2)
+            warnings.warn(f"the training cannot be saved at {url}: {error}. It continues", stacklevel=2)
             self._is_broken = True
             return None
 

@@ -273,8 +273,8 @@ class _Pair:
                 continue
             next_s = 2 * silent_s
             self._roll_call.report(
-                f"worker {self._other} has been silent for {silent_s:.0f} s: its process is stopped, hangs, or gets no "
-                "processor; the others wait for it"
+                f"worker {self._other} has been silent for {silent_s:.0f} s: its process is stopped, "
+                "hangs, or gets no CPU time; the others wait for it"
             )
 
 

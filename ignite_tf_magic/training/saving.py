@@ -111,8 +111,9 @@ def _with_advice(original: Callable[..., Any]) -> Callable[..., Any]:
         except (ValueError, OSError) as error:
             if hasattr(error, "add_note") and "://" not in str(filepath) and not Path(filepath).exists():
                 error.add_note(
-                    f"{filepath} is not on this worker: ModelCheckpoint writes in the first worker only. Where all are "
-                    "to read it, name a place that all of them reach: os.environ['IGNITE_TF_RUN_URI'] + '/best.keras'"
+                    f"{filepath} is not on this worker: ModelCheckpoint writes in the first worker only. "
+                    "If all workers are to read it, use a path that all of them can reach: "
+                    "os.environ['IGNITE_TF_RUN_URI'] + '/best.keras'"
                 )
             raise
 

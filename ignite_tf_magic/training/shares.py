@@ -55,10 +55,10 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
 
 def _tell_of_own_batches(group: WorkerGroup) -> None:
     warnings.warn(
-        "each worker has put rows of its own into batches, as `batch` does behind `filter` or `take` of an "
-        f"IgniteDataset, and `padded_batch`: a step has the rows of {group.place.size} such batches, and an epoch "
-        "fewer steps than one process makes. Let `batch` come first, or divide the rows of a batch by "
-        "ignite_tf_magic.task().num_workers",
+        "each worker has put rows of its own into batches, as `batch` does after `filter` or `take` of an "
+        f"IgniteDataset, and `padded_batch`: a step has the rows of {group.place.size} such batches, and "
+        "an epoch has fewer steps than with one process. Call `batch` first, or divide the rows of a batch "
+        "by ignite_tf_magic.task().num_workers",
         stacklevel=2,
     )
 

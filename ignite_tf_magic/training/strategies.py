@@ -74,7 +74,7 @@ def _tell_of_average() -> None:
     if "average" not in _told:
         _told.add("average")
         warnings.warn(
-            "compute_average_loss takes all workers to have as many rows in a step as this one, which need not be so: "
-            "give it global_batch_size, the number of rows of all workers",
+            "compute_average_loss assumes that all workers have as many rows in a step as this one, which "
+            "may be wrong: pass it global_batch_size, the number of rows of all workers",
             stacklevel=3,
         )

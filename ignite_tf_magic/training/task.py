@@ -103,14 +103,15 @@ def why_alone(task: Task) -> str | None:
     """Return a warning that `fit` trains in this task alone, if a user may expect otherwise; else None."""
     jobs = [job for job, addresses in task.addresses.items() if addresses and job != task.kind]
     if task.kind == "evaluator":
-        return "this fit trains a model of the evaluator alone, which the others know nothing of"
+        return "this fit trains a model in the evaluator alone, separate from the other tasks"
     if not jobs or task.kind == "ps":
         return None
     if task.kind == "chief":
         return (
-            f"this fit trains in the chief alone, with all rows of the cache, and the {task.num_workers} workers do "
-            "nothing of it: a script of its own has operations on them (docs/strategies.md). With --strategy sync "
-            "fit trains one model on all workers; with --ps 1 it hands its steps out to them"
+            f"this fit trains in the chief alone, with all rows of the cache, and the {task.num_workers} "
+            "workers do not help: a script must place operations on them (docs/strategies.md). With "
+            "--strategy sync fit trains one model on all workers; with --ps 1 it distributes its steps to "
+            "them"
         )
     return (
         f"this fit trains a model of worker {task.index} alone, on its own rows. With --strategy sync, and no --ps, "

@@ -83,7 +83,9 @@ def check_model(path: Path, known: Collection[str]) -> None:
             names = archive.namelist()
             strange = [name for name in names if not _MEMBERS.fullmatch(name) or ".." in name]
             if strange or len(names) != len(set(names)):
-                raise ConfigError(f"it holds {strange[0]!r}" if strange else "it holds two files of one name")
+                raise ConfigError(
+                    f"it holds {strange[0]!r}" if strange else "it holds two files with the same name"
+                )
             # A compressed member may be larger than declared, and Keras would decompress it at once. Keras itself
             # compresses nothing.
             if any(each.compress_type or each.compress_size != each.file_size for each in archive.infolist()):
@@ -94,7 +96,7 @@ def check_model(path: Path, known: Collection[str]) -> None:
                 if each.filename.endswith(".json") and each.file_size > _MAX_JSON_BYTES
             ]
             if large:
-                raise ConfigError(f"its {large[0]} is larger than that of any model")
+                raise ConfigError(f"its {large[0]} is too large for a model")
             for problem in _problems(json.loads(archive.read("config.json")), frozenset(known)):
                 raise ConfigError(problem)
             for name in names:
@@ -103,7 +105,7 @@ def check_model(path: Path, known: Collection[str]) -> None:
     except _DAMAGED as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"it is no .keras file: {error}") from error
+        raise ConfigError(f"it is not a .keras file: {error}") from error
 
 
 def keras_version(path: Path) -> str:
@@ -118,14 +120,14 @@ def keras_version(path: Path) -> str:
                 zipfile.ZIP_STORED,
                 zipfile.ZIP_DEFLATED,
             ):
-                raise ValueError("its metadata.json is packed in a way that Keras does not know")
+                raise ValueError("its metadata.json is compressed in a way that Keras does not support")
             with archive.open("metadata.json") as file:
                 text = file.read(_MAX_METADATA_BYTES + 1)
         if len(text) > _MAX_METADATA_BYTES:
-            raise ValueError("its metadata.json is larger than that of any model")
+            raise ValueError("its metadata.json is too large for a model")
         return str(json.loads(text).get("keras_version", "3"))
     except (*_DAMAGED, AttributeError) as error:
-        raise ConfigError(f"what a run has left as its model is no .keras file: {error}") from error
+        raise ConfigError(f"the model that the run saved is not a .keras file: {error}") from error
 
 
 def check_weights(path: Path) -> None:
@@ -156,9 +158,9 @@ def check_weights(path: Path) -> None:
     except (OSError, RuntimeError, KeyError) as error:
         raise ConfigError(f"its weights cannot be read: {error}") from error
     if elsewhere:
-        raise ConfigError(f"its weights {elsewhere[0]!r} are to be read from another file of this machine")
+        raise ConfigError(f"its weights {elsewhere[0]!r} would be read from another file of this machine")
     if sum(sizes) > _MAX_SIZES * path.stat().st_size:
-        raise ConfigError("its weights take a thousand times the size of their file when they are unpacked")
+        raise ConfigError("its weights are a thousand times larger than their file when unpacked")
 
 
 def _problems(value: Any, known: frozenset[str]) -> Iterator[str]:
@@ -189,18 +191,18 @@ def _problem(found: Mapping[str, Any], known: frozenset[str]) -> str:
         )
         return "" if is_ours else f"it holds a specification, {found.get('spec_name')!r} of {module!r}"
     if name in _DANGEROUS or registered in _DANGEROUS:
-        return f"it holds {shown}, which runs code, or reads files, of whoever has written it"
+        return f"it holds {shown}, which runs code, or reads files, chosen by its author"
     # A registered name counts only if Keras looks it up: it makes a layer without a module by its class name alone.
     if registered not in known or "module" not in found:
         allowed = (None, name, f"Custom>{name}", *_OPERATIONS)
         if not isinstance(name, str) or not _CLASS.fullmatch(name) or registered not in allowed:
-            return f"it holds {name!r} ({registered!r}), which is no class of Keras"
+            return f"it holds {name!r} ({registered!r}), which is not a class of Keras"
         if "module" in found and not _is_of_keras(str(module), name):
-            return f"it holds {shown}, which is not Keras' own"
+            return f"it holds {shown}, which is not part of Keras"
     if name in _OPERATIONS and not _COMPUTES.fullmatch(str(_function_of(config))):
         return f"it holds a call of TensorFlow's {_function_of(config)!r}"
     if name in _LOOKUPS and isinstance(config, Mapping) and isinstance(config.get("vocabulary"), str):
-        return f"it holds {shown}, whose words are in the file {config['vocabulary']!r}"
+        return f"it holds {shown}, whose vocabulary is in the file {config['vocabulary']!r}"
     return ""
 
 
@@ -219,7 +221,7 @@ def _function_problem(name: Any, module: Any, known: frozenset[str]) -> str:
     root, _, kind = str(module).partition(".")
     if root in ("keras", "tf_keras") and kind in _OF_FUNCTIONS and is_plain:
         return ""
-    return f"it holds the function {name!r} of {module}, which is not Keras' own"
+    return f"it holds the function {name!r} of {module}, which is not part of Keras"
 
 
 def _is_of_keras(module: str, name: str) -> bool:

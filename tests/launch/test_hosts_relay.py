@@ -219,7 +219,7 @@ def test_no_interpreter(host):
 
 def test_an_interpreter_that_is_none(host):
     with Host("h2", host.transport, python="true", timeouts=LinkTimeouts(connect_s=5)) as other:
-        with pytest.raises(HostUnreachable, match="true ended before its first word"):
+        with pytest.raises(HostUnreachable, match="true ended before its first output"):
             other.hello()
 
 
@@ -236,7 +236,7 @@ def test_a_directory_into_which_others_may_write(host, home):
     home.mkdir(exist_ok=True)
     home.chmod(0o775)
     with Host("h2", host.transport, python=sys.executable, root=str(home)) as other:
-        with pytest.raises(HostUnreachable, match=rf"others may write into '{home}'.*chmod go-w"):
+        with pytest.raises(HostUnreachable, match=rf"other users can write to '{home}'.*chmod go-w"):
             other.hello()
         home.chmod(0o755)
         assert other.hello().root == str(home)
@@ -265,7 +265,7 @@ def test_an_interpreter_that_hangs(host, tmp_path):
     hung.write_text("#!/bin/sh\nexec sleep 30\n")
     hung.chmod(0o755)
     with Host("h2", host.transport, python=str(hung), timeouts=LinkTimeouts(connect_s=0.5)) as other:
-        with pytest.raises(HostUnreachable, match="said nothing for 0.5 s"):
+        with pytest.raises(HostUnreachable, match="printed nothing for 0.5 s"):
             other.hello()
 
 

@@ -558,7 +558,7 @@ def test_bombs_by_count(tmp_path, monkeypatch, make):
     "data", [b"", b"no archive at all" * 100, b"PK\x03\x04", gzip.compress(b"text", mtime=0)]
 )
 def test_what_is_no_archive(tmp_path, data):
-    with pytest.raises(ParcelError, match="cannot be read|none of zip, tar"):
+    with pytest.raises(ParcelError, match="cannot be read|nor a zip, tar"):
         pack_job(file_of(tmp_path, data))
 
 

@@ -172,7 +172,7 @@ def test_the_key_file_that_cannot_be_used_is_named(box, tmp_path):
     shutil.copy(box.user_key, tmp_path / "open")
     (tmp_path / "open").chmod(0o644)
     text = box.ssh_config.read_text()
-    for name, said in (("broken", "broken cannot be used"), ("open", "others can read it; chmod 600")):
+    for name, said in (("broken", "broken cannot be used"), ("open", "other users can read it; chmod 600")):
         box.ssh_config.write_text(text.replace(str(box.user_key), str(tmp_path / name)))
         with pytest.raises(SshAuthFailed, match=said):
             run(box.options, "true")
@@ -325,6 +325,6 @@ def test_a_forced_command_is_named_as_a_cause(server, what):
     with server, Host("box", transport, timeouts=TIMEOUTS) as host, pytest.raises(HostUnreachable) as caught:
         host.hello()
     told = str(caught.value)
-    assert "python3 ended before its first word: exit code 0" in told
+    assert "python3 ended before its first output: exit code 0" in told
     assert "ForceCommand of sshd_config" in told
     assert "start-up file of the login shell" in told

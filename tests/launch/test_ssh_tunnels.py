@@ -67,7 +67,7 @@ def test_the_end_of_the_target_is_the_end_of_the_connection(box):
 
 
 def test_a_target_that_does_not_answer_is_told(box):
-    with pytest.raises(OSError, match="box does not reach it: .*refused"):
+    with pytest.raises(OSError, match="box cannot reach it: .*refused"):
         Tunnel("box", box.options).connect("127.0.1.3", 1, 20)
     until(lambda: not box.sessions())
 

@@ -223,7 +223,7 @@ def test_a_worker_that_computes_long_before_it_joins_is_told_of_and_goes_on():
     assert decide(joined, reports, Observation(280.0), TIMEOUTS) == joined
     late = decide(joined, reports, Observation(281.0), TIMEOUTS)
     assert late.state is RunState.RUNNING
-    assert "worker 1 runs, but has not joined within 180 s; worker 0 is there, and waits" in late.waiting_for
+    assert "worker 1 runs, but has not joined within 180 s; worker 0 waits for it" in late.waiting_for
     assert decide(late, reports, Observation(9000.0), TIMEOUTS) == late, "nothing is written again"
     both = {**reports, "b": report_of("b", up=frozenset({1}))}
     assert settled(late, both, Observation(9001.0)).waiting_for is None

@@ -196,7 +196,7 @@ def test_a_run_whose_ports_are_open_says_so_once(start, monkeypatch):
     monkeypatch.setattr(loopback, "library", lambda: None)
     run = start(LISTEN.replace("while not", "while 0 and not"), 2)
     assert run.wait(300).state is RunState.SUCCEEDED
-    assert text_of(run).count("other machines may reach the servers of this run") == 1
+    assert text_of(run).count("TensorFlow ports of this run accept unauthenticated") == 1
     assert "docs/security.md" in text_of(run, 0)
     alone = start("print(1)")
     assert alone.wait(300).state is RunState.SUCCEEDED

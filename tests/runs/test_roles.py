@@ -88,7 +88,7 @@ def test_auto_goes_by_templates_and_parameter_servers():
     assert choose_strategy("auto", 1, ("--ps={ps_hosts}",)) is Strategy.BETWEEN
     assert choose_strategy("standalone", 0, ("{ps_hosts}",)) is Strategy.STANDALONE
     with pytest.raises(
-        ConfigError, match="--strategy mirrored: there are auto, sync, async, standalone, between"
+        ConfigError, match="--strategy mirrored is unknown; use one of auto, sync, async, standalone, between"
     ):
         choose_strategy("mirrored", 0, ())
 
@@ -101,8 +101,8 @@ def test_auto_goes_by_templates_and_parameter_servers():
         (Strategy.SYNC, 1, False, "", "leave it out, or use async"),
         (Strategy.SYNC, 0, False, "here", "there is no chief"),
         (Strategy.BETWEEN, 0, False, "here", "there is no chief"),
-        (Strategy.BETWEEN, 1, True, "", "goes with sync and async"),
-        (Strategy.STANDALONE, 0, True, "", "goes with sync and async"),
+        (Strategy.BETWEEN, 1, True, "", "only with sync and async"),
+        (Strategy.STANDALONE, 0, True, "", "only with sync and async"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(strategy, num_ps, has_evaluator, chief, message):

@@ -190,7 +190,7 @@ def test_a_client_with_other_signals_sees_those_of_the_hosts(monkeypatch):
             "/run/r (no inode left for another file)",
             "the disk is full: /run/r (no inode left for another file)",
         ),
-        ("/tmp (read-only)", "the disk can only be read: /tmp (read-only)"),
+        ("/tmp (read-only)", "the disk is read-only: /tmp (read-only)"),
         (None, "exit code 75"),
     ],
 )

@@ -172,12 +172,12 @@ def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
             session.predict(path, source, target)
     with pytest.raises(ConfigError, match="choose one"):
         session.predict(path, "PREDICT_WIDE", "PREDICT_NONE", resume=True, replace=True)
-    with pytest.raises(ConfigError, match=r"no \.keras file"):
+    with pytest.raises(ConfigError, match=r"not a \.keras file"):
         session.predict(tmp_path, "PREDICT_WIDE", "PREDICT_NONE")
     with pytest.raises(ConfigError, match="no model of Keras"):
         session.predict(5, "PREDICT_WIDE", "PREDICT_NONE")
     (tmp_path / "bad.keras").write_bytes(b"no zip")
-    with pytest.raises(ConfigError, match=r"no \.keras file"):
+    with pytest.raises(ConfigError, match=r"not a \.keras file"):
         session.predict(tmp_path / "bad.keras", "PREDICT_WIDE", "PREDICT_NONE")
 
 

@@ -109,7 +109,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate)
     owner.kill()
     until(lambda: run.info().state is RunState.LOST)
     told = described(run)
-    assert "which owned it, has ended without a word" in told
+    assert "has ended without notice" in told
     assert f"resume {run.id}" in told
     assert "gone with its owner" in told
     assert "runs for" not in told and "last seen" in told
@@ -124,7 +124,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate)
     assert sorted(set(steps)) == list(range(NUM_STEPS)) and len(steps) <= NUM_STEPS + 1
     assert "begins at 0 ['--rate', '0.1']" in written(resumed)
     assert resumed.record().generation == 2
-    assert "has ended without a word" not in described(resumed)
+    assert "has ended without notice" not in described(resumed)
     assert re.search(r"^1 .* its owner had ended$", described(resumed), re.M)
     with pytest.raises(ConfigError, match="has succeeded"):
         session.resume_run(run.id)
@@ -143,7 +143,7 @@ def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys)
     hours, minutes, seconds = map(int, took.groups())
     asked_s = (datetime.now(timezone.utc) - run.info().started_at).total_seconds()
     assert 1 <= 3600 * hours + 60 * minutes + seconds <= asked_s + 1  # rounded
-    assert "has ended without a word" in told
+    assert "has ended without notice" in told
     assert f"resume {run.id}" in told
 
 
@@ -234,7 +234,7 @@ def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, 
     leave(run, owner)
     with monkeypatch.context() as patched:
         patched.setattr(Host, "jobs_of", unreachable)
-        with pytest.raises(LaunchError, match="may live on localhost, which cannot be asked"):
+        with pytest.raises(LaunchError, match="may still run on localhost, which cannot be asked"):
             session.take_over_run(run.id)
     assert run.info().state is RunState.RUNNING
     assert run.info().left_until is not None

@@ -66,7 +66,7 @@ def test_a_start_on_a_read_only_host_is_refused_and_leaves_nothing(session, bed,
     assert host.name in told
     assert state in told
     assert "Read-only file system" in told
-    assert "make it writable, or have root of [hosts.NAME] name another place" in told
+    assert "make it writable, or set root of [hosts.NAME] to another directory" in told
 
 
 def test_a_worker_that_fills_its_host_says_which_disk(session, bed, namespaces):

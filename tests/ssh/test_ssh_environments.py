@@ -68,7 +68,9 @@ def test_hosts_are_sent_what_they_lack_once(session, bed, said, requirements):
     used = prefixes()
     for name in ("bed1", "bed2", "bed3"):
         assert f"{name}: building the environment with uv" in said
-        assert f"{name}: no package index is reached from there; the wheels are fetched here and sent" in said
+        assert (
+            f"{name}: that host cannot reach a package index; the wheels are downloaded here and sent" in said
+        )
     built = built_on(bed)
     assert {Path(prefix).name for prefix in used} == {name for names in built.values() for name in names}
     assert [len(names) for names in built.values()] == [1, 1, 1]

@@ -101,7 +101,7 @@ def test_a_directory_of_runs_that_a_neighbour_made_is_not_used(configure, namesp
             run = session.start_run(RunRequest("NUMBERS", "pass", 3))
             assert run.wait().state is RunState.SUCCEEDED
         for host in bed.hosts:
-            assert any(f"others may write into '{host.home}/made-before'" in each for each in said), said
+            assert any(f"other users can write to '{host.home}/made-before'" in each for each in said), said
         assert not [each for path in made for each in path.iterdir()]
     finally:
         for path in made:

@@ -62,7 +62,7 @@ def test_gpus_are_waited_for(session, elsewhere, gpus, said):
     reason = f"bed1: 0 of 1 GPUs free {held}; bed2: 0 of 1 GPUs free {held}; bed3: no GPUs .*--wait"
     with pytest.raises(NoRoom, match=reason):
         start(SHOW)
-    with pytest.raises(PlacementError, match="2 workers with 2 GPUs each never fit: bed1: .* Ask for fewer"):
+    with pytest.raises(PlacementError, match="2 workers with 2 GPUs each never fit: bed1: .* Request fewer"):
         session.start_run(RunRequest(CACHE, SHOW, 2, num_gpus=2, wait=True))
     assert said == []
 

@@ -169,7 +169,7 @@ def test_a_link_that_is_lost_ends_connections_and_the_next_launch_has_new_ones(b
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("AllowTcpForwarding no", "'bed2': its sshd was asked to .*AllowTcpForwarding yes"),
+        ("AllowTcpForwarding no", "'bed2': its sshd refuses to .*AllowTcpForwarding yes"),
         ("GatewayPorts yes", "'bed2': .*listens on all interfaces.*GatewayPorts no"),
     ],
 )

@@ -20,7 +20,7 @@ def test_a_script_has_back_what_it_tells():
 
 @pytest.mark.parametrize("value", [object(), {"a": 1}, [object()], b"bytes", 1j])
 def test_what_has_no_place_is_refused(value):
-    with pytest.raises(ConfigError, match=r"config\(what=.* has no place among hyperparameters"):
+    with pytest.raises(ConfigError, match=r"config\(what=.* is not a valid hyperparameter type"):
         config(what=value)
 
 

@@ -169,7 +169,7 @@ def test_what_chooses_ports_of_its_own_is_refused_behind_a_tunnel(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setenv("IGNITE_TF_ADDRESS", "")
-    with pytest.raises(RuntimeError, match="ports of their own"):
+    with pytest.raises(RuntimeError, match="choose their own ports"):
         rendezvous._join()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     rendezvous._join()

@@ -100,7 +100,7 @@ def test_tensors_cannot_go_between_gpus_that_are_not_there(session):
     run = session.start_run(request)
     run.wait(300)
     text = "".join(chunk.text for chunk in run.follow())
-    assert "--communication nccl has tensors go from GPU to GPU" in text
+    assert "--communication nccl sends tensors from GPU to GPU" in text
     assert "--gpus 1" in text
 
 

@@ -52,13 +52,13 @@ def test_sums_are_right_in_any_order_and_leave_nothing_behind(folder):
     ("name", "words"),
     [
         ("shuffled_differently", "rows may be trained twice or left out"),
-        ("adapted_to_own_rows_of_a_dataset", "string_lookup: adapt was given other rows on each worker"),
+        ("adapted_to_own_rows_of_a_dataset", "string_lookup: adapt was given different rows on each worker"),
         ("own_rows_of_one_label", "rows may be trained twice or left out"),
         ("own_rows_sorted_by_labels", "rows may be trained twice or left out"),
         ("own_rows_of_labels_in_turns", "rows may be trained twice or left out"),
         ("own_rows_of_rare_labels", "rows may be trained twice or left out"),
         ("own_rows_of_like_labels", "rows may be trained twice or left out"),
-        ("unsavable", "only the weights are left"),
+        ("unsavable", "only the weights of the trained model were saved"),
     ],
 )
 def test_a_warning(told, name, words):
@@ -90,7 +90,7 @@ def test_one_worker_is_told_of_its_strategy_and_keeps_a_metric_of_several_values
         assert told[name]["error"] is None
         (words,) = told[name]["warnings"]
         assert words.startswith(
-            "the model was made for MirroredStrategy, so Keras trains it as ever. It begins anew"
+            "the model was made for MirroredStrategy, so Keras trains it as usual. It starts from the beginning"
         )
 
 
@@ -195,8 +195,8 @@ def test_layers_that_differ_after_adapt_are_named(told):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("no_batch_on_one", "gives no batch (those of all workers: 0, 1, of which"),
-        ("batches_without_end_on_one", "do not go together: without end, 3. Let each"),
+        ("no_batch_on_one", "yields no batch (batches of all workers: 0, 1, of which"),
+        ("batches_without_end_on_one", "incompatible numbers of batches: without end, 3. Let each"),
     ],
 )
 def test_batches_that_do_not_go_together(told, name, words):
@@ -243,7 +243,9 @@ def test_fit_of_keras_on_pytorch_is_refused(monkeypatch):
     monkeypatch.setattr(keras_hooks, "worker_group", lambda: group)
     module.Model = type("Model", (), {"fit": lambda self: "fitted"})
     keras_hooks.install_keras()
-    with pytest.raises(ConfigError, match="Keras computes with torch here, .*set KERAS_BACKEND=tensorflow"):
+    with pytest.raises(
+        ConfigError, match="Keras uses the backend torch here, .*set KERAS_BACKEND=tensorflow"
+    ):
         module.Model().fit()
     with keras_hooks._alone():
         assert module.Model().fit() == "fitted"
@@ -255,4 +257,4 @@ def test_another_backend_is_refused(tmp_path):
     Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND="jax")
     for index in range(2):
         said = json.loads((tmp_path / f"said-{index}.json").read_text())
-        assert "ConfigError: Keras computes with jax here" in said["raised"]
+        assert "ConfigError: Keras uses the backend jax here" in said["raised"]

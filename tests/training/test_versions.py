@@ -71,7 +71,7 @@ def test_keras_that_is_too_old_trains_alone_only(of_estimators, tmp_path):
         said = [json.loads((tmp_path / f"said-{index}.json").read_text()) for index in range(num_workers)]
         if num_workers == 1:
             assert said[0]["raised"] is None
-            assert any("is older than 3.12: it trains as ever" in each for each in said[0]["warned"])
+            assert any("is older than 3.12: it trains as usual" in each for each in said[0]["warned"])
         else:
             assert all("is too old to train on several workers" in each["raised"] for each in said)
 

@@ -81,8 +81,8 @@ def check_memory(wanted: int, leases: list[dict[str, Any]]) -> None:
     free = total - sum(lease["memory_bytes"] for lease in leases)
     if wanted > free:
         message = (
-            f"{wanted >> 20} MiB of memory are asked for, {max(free, 0) >> 20} of {total >> 20} MiB on "
-            f"{os.uname().nodename} are free"
+            f"{wanted >> 20} MiB of memory requested, but only {max(free, 0) >> 20} of {total >> 20} MiB "
+            f"on {os.uname().nodename} are free"
         )
         raise Refused("no_memory", message, free=free, total=total)
 
@@ -96,7 +96,7 @@ def choose_gpus(wanted: int, known: list[dict[str, Any]], held: set[int]) -> lis
     free = [gpu["index"] for gpu in known if gpu["index"] not in held]
     if len(free) < wanted:
         message = (
-            f"{wanted} GPUs are asked for, {len(free)} of {len(known)} on {os.uname().nodename} are free"
+            f"{wanted} GPUs requested, but only {len(free)} of {len(known)} on {os.uname().nodename} are free"
         )
         raise Refused("no_gpu", message, free=len(free), total=len(known))
     return free[:wanted]

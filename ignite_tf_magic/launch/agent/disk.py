@@ -213,8 +213,8 @@ def check_room(path: str) -> None:
         left = f"has room for {files} more files (inodes), and a job needs {_MIN_FREE_INODES}"
     raise Refused(
         "disk_full",
-        f"the disk of {path} on {os.uname().nodename} {left}; make room there, or have root of [hosts.NAME] name "
-        "another place",
+        f"the disk of {path} on {os.uname().nodename} {left}; free some of it, or set root of [hosts.NAME] "
+        "to another directory",
     )
 
 

@@ -140,7 +140,7 @@ def _check_environment(environments: str, interpreter: str) -> None:
     if foreign:
         raise Refused(
             "foreign",
-            f"{foreign!r} is another account's, and workers are started from there; see what it is, and remove "
+            f"{foreign!r} belongs to another account, and workers start from there; inspect it, and remove "
             f"{f'{environments}/{name}'!r}, which is built again",
         )
 
@@ -165,7 +165,9 @@ def _interpreter_facts(root: str, interpreter: str, modules: list[str]) -> dict[
         facts = json.loads(done.stdout.splitlines()[-1])
     except subprocess.CalledProcessError as error:
         last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise Refused("probe_failed", f"{path} ends with {error.returncode}: {' '.join(last)}") from error
+        raise Refused(
+            "probe_failed", f"{path} failed with exit code {error.returncode}: {' '.join(last)}"
+        ) from error
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        raise Refused("probe_failed", f"{path} does not answer as Python does: {error}") from error
+        raise Refused("probe_failed", f"{path} does not behave like Python: {error}") from error
     return {"interpreter": facts["path"] or path, "version": facts["version"], "modules": facts["modules"]}

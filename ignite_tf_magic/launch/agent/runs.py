@@ -240,7 +240,7 @@ def remove(runs: Runs, run: str) -> None:
         alive = runs.alive(run)
         if alive:
             names = [status["name"] for _, status in alive]
-            raise Refused("alive", f"run {run} has jobs that live: {', '.join(names)}", jobs=names)
+            raise Refused("alive", f"run {run} still has live jobs: {', '.join(names)}", jobs=names)
         gone = f"{runs.root}/runs/.{run}.{os.urandom(4).hex()}"
         os.rename(path, gone)
     remove_tree(gone)

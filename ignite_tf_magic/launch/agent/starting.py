@@ -249,12 +249,14 @@ def _deadline(lease: dict[str, Any] | None) -> float | None:
         return None
     deadline = min(float(lease["token"]), host_clock()) + float(lease["lease_s"])
     if deadline <= host_clock():
-        raise Refused("lease_over", "the lease of this job was over before it could start")
+        raise Refused("lease_over", "the lease of this job expired before it could start")
     return deadline
 
 
 def _stale(asked: dict[str, Any], fence: int) -> Refused:
-    message = f"generation {asked['generation']} of run {asked['run']} is over: this host has seen {fence}"
+    message = (
+        f"generation {asked['generation']} of run {asked['run']} is outdated: this host has seen {fence}"
+    )
     return Refused("stale_generation", message, fence=fence)
 
 
@@ -268,7 +270,7 @@ def _sent_before(directory: str, path: str) -> bytes:
     """Read an input that was too large for the request and was sent as a file; remove the file."""
     descriptor = open_regular(directory, checked_path(path))
     if descriptor is None:
-        raise Refused("bad_request", f"there is no input {path!r}: write it before each start")
+        raise Refused("bad_request", f"input {path!r} is missing: write it before each start")
     with open(descriptor, "rb") as file:
         data = file.read()
     os.unlink(f"{directory}/{path}")
@@ -304,6 +306,6 @@ def as_refusal(error: OSError) -> Refused:
     """Convert an error of the operating system that no operation expected into a refusal."""
     told = refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")
     if error.errno in (errno.EROFS, errno.EACCES):
-        advice = "make it writable, or have root of [hosts.NAME] name another place"
+        advice = "make it writable, or set root of [hosts.NAME] to another directory"
         return Refused(told.kind, f"{told}; {advice}", **told.facts)
     return told

@@ -52,8 +52,8 @@ class Parcels:
             if foreign:
                 raise Refused(
                     "foreign",
-                    f"{foreign!r} is another account's, and workers import from there; see what it is, and remove "
-                    f"{path!r}, which is sent again",
+                    f"{foreign!r} belongs to another account, and workers import from there; inspect it, "
+                    f"and remove {path!r}, which is sent again",
                 )
             found.append(each)
         return found

@@ -161,7 +161,7 @@ class _Site:
         base = python.interpreter or interpreter
         lacking = self._build(facts, base, order)
         if lacking is not None:
-            self._say("no package index is reached from there; the wheels are fetched here and sent")
+            self._say("that host cannot reach a package index; the wheels are downloaded here and sent")
             wheels = self._supplies.wheels(requirements.text, ADDED, lacking)
             self._build(facts, base, {**order, "wheels": self._ship(facts, wheels)})
         return target
@@ -221,7 +221,8 @@ class _Site:
                 silent_s = time.monotonic() - view.since
                 if view.contact is Contact.UNREACHABLE and silent_s > _LEASE_S:
                     raise HostUnreachable(
-                        self._host.name, f"it was lost while it built an environment: {view.error}"
+                        self._host.name,
+                        f"the connection was lost while the host built an environment: {view.error}",
                     )
                 if self._cancelled.wait(_POLL_S):
                     raise EnvironmentFailed(self._host.name, "the building was interrupted")
@@ -270,9 +271,9 @@ def _explain(requirements: Requirements, words: Iterable[str]) -> str:
         "the wheels given by --wheels must be for that host's Python and system, and have everything that they "
         f"require, {' and '.join(ADDED)}"
         if requirements.wheels
-        else "a host without a package index can be given the wheels: --wheels DIR"
+        else "for a host without a package index, pass the wheels: --wheels DIR"
     )
     return (
-        f"the environment of {requirements.name} cannot be built there. The last words were:\n  {said}\n"
-        f"Mend {requirements.name} and start again; {advice}"
+        f"the environment of {requirements.name} cannot be built there. The last output was:\n  {said}\n"
+        f"Fix {requirements.name} and start again; {advice}"
     )

@@ -61,8 +61,8 @@ def read_requirements(path: Path, wheels: Path | None = None) -> Requirements:
     for line in lines:
         if line.startswith(_NAMES_FILES):
             raise ConfigError(
-                f"{path} names another file ({line!r}), which hosts do not have; write all of it into one file, as by: "
-                f"uv pip compile {path} -o lock.txt"
+                f"{path} refers to another file ({line!r}), which hosts do not have; merge them into one "
+                f"file, for example: uv pip compile {path} -o lock.txt"
             )
     if wheels is not None and not any(wheels.glob("*.whl")):
         words = " ".join(ADDED)

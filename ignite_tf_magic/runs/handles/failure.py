@@ -100,8 +100,8 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"WorkerService/CompleteGroup"),
-        "worker 0 ended when this one began to train. Where the command runs several programs in turn, it may have "
-        "been at the one before: let all workers come to the next at about the same time",
+        "worker 0 exited when this worker began to train. If the command runs several programs in turn, "
+        "worker 0 may have run the previous one: let all workers start the next one at about the same time",
     ),
     (re.compile(r"No space left on device"), "the disk of {host} is full; free some of it"),
 )
@@ -127,7 +127,7 @@ def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str
     if end and end.full_disk:
         place = f"the disk of {end.full_disk.rpartition(' (')[0]} on {worker.host}"
         return (
-            f"make {place} writable; see what its kernel says of it"
+            f"make {place} writable; its kernel log (dmesg) may say why it is not"
             if is_read_only(end)
             else f"free some of {place}"
         )
@@ -139,7 +139,7 @@ def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str
             return hint.format(*match.groups(), python=python, host=worker.host)
     if worker.signal == "SIGKILL":
         return (
-            "a process that is killed without a word has most often used more memory than there was; the system's "
-            "log (dmesg) tells. Use fewer workers or a smaller batch"
+            "a process that is killed without an error message has usually run out of memory; check the "
+            "system log (dmesg). Use fewer workers or a smaller batch"
         )
     return None

@@ -139,7 +139,9 @@ class Run:
         with self.origin.copying(self.record()):
             while not self.is_over():
                 if deadline is not None and time.monotonic() > deadline:
-                    raise DeadlineExceeded(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
+                    raise DeadlineExceeded(
+                        f"run {self.id} has not ended within {timeout_s:g} s; it still runs"
+                    )
                 time.sleep(_POLL_S)
         return self.info()
 

@@ -11,7 +11,7 @@ from ignite_tf_magic.launch.jobs import DeviceFacts, HeldDevices
 from ignite_tf_magic.runs.orders import Capacity, HostReport
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 
-_UNKNOWN = Capacity(error="it has not told yet what is free there")
+_UNKNOWN = Capacity(error="it has not reported its free resources yet")
 
 
 def needs_capacity(spec: RunSpec) -> bool:
@@ -52,7 +52,7 @@ def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -
     known = {host: rooms.get(host, _UNKNOWN) for host in hosts}
     largest = {host: spec.num_workers if room.error else _largest(spec, room) for host, room in known.items()}
     if sum(largest.values()) < spec.num_workers:
-        raise PlacementError(f"{_wanted(spec)} never fit: {_describe(spec, known)}. Ask for fewer")
+        raise PlacementError(f"{_wanted(spec)} never fit: {_describe(spec, known)}. Request fewer")
     return {host: 0 if room.error else _free(spec, room) for host, room in known.items()}
 
 

@@ -209,8 +209,8 @@ def _read(client: Client, cache: Cache) -> CountedCache:
         if time.monotonic() > deadline and num_counts >= _MIN_COUNTS:
             reason = f"{', '.join(unknown)} accept no clients" if unknown else "they change all the time"
             raise PlacementError(
-                f"the owners of the partitions of cache {cache.name!r} cannot be told after {_SETTLED_S:g} s: "
-                f"{reason}; look at the nodes' logs"
+                f"the owners of the partitions of cache {cache.name!r} are still unknown after "
+                f"{_SETTLED_S:g} s: {reason}; look at the nodes' logs"
             )
         time.sleep(_LOOK_S)
     rows = {partition: each.rows for partition, each in stats.items()}

@@ -187,8 +187,8 @@ def _entry(seen: _SeenAddresses, node: uuid.UUID, configured: Sequence[HostOptio
     if len(named) > 1:
         tables = " and ".join(f"[hosts.{each.name}]" for each in named)
         raise ConfigError(
-            f"{tables} of {CONFIG_FILE} both mean Ignite node {node}, which lists "
-            f"{', '.join(seen.listed[node])}; leave what means it in one of them"
+            f"{tables} of {CONFIG_FILE} both match Ignite node {node}, which lists "
+            f"{', '.join(seen.listed[node])}; remove what matches it from one of them"
         )
     return named[0] if named else None
 
@@ -244,8 +244,8 @@ def _warnings(seen: _SeenAddresses, configured: Sequence[HostOptions]) -> Iterat
     for entry in configured:
         for address in sorted(set(map(plain_address, entry.addresses)) & seen.ambiguous):
             yield (
-                f"[hosts.{entry.name}] of {CONFIG_FILE} lists {address}, which several machines have: it tells "
-                "no host and was passed over"
+                f"[hosts.{entry.name}] of {CONFIG_FILE} lists {address}, which several machines have: it "
+                "does not identify a host and is ignored"
             )
 
 
@@ -255,13 +255,13 @@ def _unnamed(seen: _SeenAddresses, nodes: Sequence[uuid.UUID]) -> str:
         listed = ", ".join(seen.listed[node]) or "nothing"
         lines += [
             "",
-            f"# lists {listed}: loopback, or what other machines have as well",
+            f"# lists {listed}: loopback, or addresses that other machines have too",
             f"[hosts.host{number}]",
             f'node_ids = ["{seen.consistent_ids.get(node, node)}"]',
             f'ssh = "HOST{number}"    # what SSH calls it; "local" for this machine',
         ]
     if any(node not in seen.consistent_ids for node in nodes):
-        lines += ["", "An id of a node is another one after its restart; a consistent id stays."]
+        lines += ["", "A node has another id after its restart; its consistent id stays."]
     return "\n".join(lines)
 
 

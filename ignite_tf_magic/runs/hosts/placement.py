@@ -180,7 +180,7 @@ class _Worker:
 
 def _check(cluster: _Cluster, num_workers: int) -> None:
     if num_workers < 1:
-        raise PlacementError(f"{num_workers} workers were asked for; a run needs at least one")
+        raise PlacementError(f"{num_workers} workers requested; a run needs at least one")
     if not cluster.owner:
         raise PlacementError("no node owns a partition of the cache; wait until the cluster has settled")
     if cluster.has_double_owner:
@@ -189,15 +189,15 @@ def _check(cluster: _Cluster, num_workers: int) -> None:
     filled = len(cluster.filled())
     if num_workers > max(filled, 1):
         raise PlacementError(
-            f"{num_workers} workers were asked for, but only {filled} partitions of the cache hold rows, and a "
-            f"partition is read by one worker: ask for at most {max(filled, 1)}"
+            f"{num_workers} workers requested, but only {filled} partitions of the cache hold rows, and a "
+            f"partition is read by one worker: request at most {max(filled, 1)}"
         )
 
 
 def _check_hosts(cluster: _Cluster) -> None:
     known = sorted(set(cluster.hosts.values()))
     if not cluster.usable:
-        raise PlacementError(f"workers can run on none of the cluster's hosts ({', '.join(known)})")
+        raise PlacementError(f"none of the cluster's hosts ({', '.join(known)}) can run workers")
     for host in cluster.usable:
         if host not in known:
             near = difflib.get_close_matches(host, known, n=1)
@@ -216,8 +216,8 @@ def _seats_of_hosts(cluster: _Cluster, num_workers: int, limits: Mapping[str, in
     if sum(room.values()) < num_workers:
         counts = ", ".join(f"{host} for {room[host]}" for host in cluster.usable)
         raise PlacementError(
-            f"{num_workers} workers were asked for, but the hosts have room for {sum(room.values())} ({counts}): ask "
-            "for fewer, let more hosts run workers, or wait until other runs have ended"
+            f"{num_workers} workers requested, but the hosts have room for {sum(room.values())} "
+            f"({counts}): request fewer, let more hosts run workers, or wait until other runs have ended"
         )
     rows = dict.fromkeys((*cluster.usable, _ELSEWHERE), 0)
     filled = Counter({_ELSEWHERE: num_workers})

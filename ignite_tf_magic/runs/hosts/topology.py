@@ -217,8 +217,8 @@ class Answer:
     def __str__(self) -> str:
         if self.asks_password:
             return (
-                f"the node at {self.endpoint} is a cluster of its own (it asks for a password, which only configured "
-                "addresses are told)"
+                f"the node at {self.endpoint} is a cluster of its own (it asks for a password, which is "
+                "sent only to configured addresses)"
             )
         if not self.nodes:
             return f"{self.endpoint} does not answer ({self.error.removeprefix(f'{self.endpoint}: ')})"

@@ -98,7 +98,7 @@ def check_whole(
         raise refusal
     warnings = doubts(known, cache.name, rows_of) if refusal is None else [_allowed(refusal)]
     if absent and refusal is None:
-        warnings.append(f"{_missing_words(absent)}; cache {cache.name!r} has all its rows without")
+        warnings.append(f"{_missing_words(absent)}; cache {cache.name!r} has all its rows without them")
     here = topology_of(nodes)
     lost_from = _lost_from(known, baseline.size, has_lost=bool(evidence))
     count = counted_now("a start", baseline.size, baseline.nodes, here, filled, lost_from)
@@ -133,7 +133,7 @@ def _absent(options: ConnectOptions, known: RowCount | None, nodes: Collection[N
     answers = [each for each in told if each.node is None or each.node not in present]
     by_node: dict[uuid.UUID | Endpoint, Answer] = {each.node or each.endpoint: each for each in answers}
     found = list(by_node.values())
-    found += [Answer(each, error="it was there before") for each in silent if each not in listed]
+    found += [Answer(each, error="it was in the cluster before") for each in silent if each not in listed]
     if known and len(nodes) >= len(known.nodes):
         # There are as many nodes as before, so the missing ones have only changed their addresses.
         found = [each for each in found if each.is_there or each.endpoint in options.endpoints]
@@ -156,7 +156,8 @@ def _refusal(
         return NodesMissing(
             num_present,
             words,
-            f"{held} and keeps {baseline.backups or 'no'} backups: whether these are all, nobody has counted",
+            f"{held} and keeps {baseline.backups or 'no'} backups: nobody has counted whether these are "
+            "all rows",
         )
     is_split = any(answer.is_there for answer in absent)
     if is_split and 2 * num_present <= num_present + len(absent):
@@ -173,7 +174,7 @@ def _lost_from(known: RowCount | None, rows: int, *, has_lost: bool) -> int:
 
 
 def _allowed(refusal: IgniteTfError) -> str:
-    return f"--allow-partial was given, so that this does not stop the run: {refusal}"
+    return f"ignored because of --allow-partial: {refusal}"
 
 
 def _missing_words(absent: Sequence[Answer]) -> str:
@@ -197,6 +198,7 @@ def _noted(cache: Cache, count: RowCount) -> list[str]:
         note_count(cache.client, cache.name, count)
     except IgniteTfError as error:
         return [
-            f"that cache {cache.name!r} has {count.rows:,} rows could not be noted for the next start: {error}"
+            f"could not store the row count of cache {cache.name!r} ({count.rows:,}) for the next start: "
+            f"{error}"
         ]
     return []

@@ -58,7 +58,7 @@ def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
         ConfigError: The id is not a valid directory name.
     """
     if not is_directory_name(run_id):
-        raise ConfigError(f"{run_id!r} cannot be the id of a run: it is no name of a directory")
+        raise ConfigError(f"{run_id!r} cannot be the id of a run: it is not a valid directory name")
     path = state_dir / SEEN / run_id
     make_private(path)
     return RunDirectory(path)

@@ -237,5 +237,5 @@ def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float, *, is_verified
         reason = "; ".join(map(str, failed))
         raise HostUnreachable(
             ", ".join(host.name for host in hosts if host not in reached),
-            f"{reason}. Workers there end by themselves when their lease is over",
+            f"{reason}. Workers there end automatically when their lease expires",
         )

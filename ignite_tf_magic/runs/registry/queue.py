@@ -25,7 +25,7 @@ def check_turn(record: RunRecord, listed: Iterable[RegistryEntry]) -> None:
         priority = (
             f" with priority {first.spec.priority}" if first.spec.priority != record.spec.priority else ""
         )
-        raise NoRoom(f"run {first.run_id}{priority} waits for room in front of it")
+        raise NoRoom(f"run {first.run_id}{priority} is ahead of it in the queue")
 
 
 def _rivals(record: RunRecord, listed: Iterable[RegistryEntry]) -> Iterable[RunRecord]:

@@ -91,8 +91,9 @@ def _warn(error: Exception) -> None:
     import warnings
 
     words = (
-        f"{sys.executable} cannot run ignite_tf_magic ({type(error).__name__}: {error}): what it trains, it trains "
-        "alone, not with the other workers of this run. Install what is missing there, or choose another interpreter"
+        f"{sys.executable} cannot run ignite_tf_magic ({type(error).__name__}: {error}), so it trains "
+        "alone, not with the other workers of this run. Install what is missing there, or choose another "
+        "interpreter"
     )
     warnings.warn(words, stacklevel=2)
     claim = os.environ.get("IGNITE_TF_CLAIM_FILE")

@@ -230,16 +230,17 @@ class HostController:
             raise HostRefused(
                 self._host.name,
                 "no_tunnel",
-                "--tunnel needs a process that owns the run: it goes not with --detach",
+                "--tunnel needs an owner process, so it cannot be combined with --detach",
             )
         if self._preload(self._root(record)) is None:
             facts = self._facts
             raise HostRefused(
                 self._host.name,
                 "no_tunnel",
-                f"the library that keeps ports of workers to their host cannot be loaded there ({facts.platform}, "
-                f"{facts.machine}): --tunnel needs Linux, the processor of this machine, a C compiler where this "
-                "package was installed, and a root without blanks and colons",
+                "the library that closes ports of workers to other machines cannot be loaded there "
+                f"({facts.platform}, {facts.machine}): --tunnel needs Linux, the processor of this "
+                "machine, a C compiler where this package was installed, and a root without spaces and "
+                "colons",
             )
 
     def _free_ports(self) -> None:

@@ -145,7 +145,9 @@ def resume_run(
             plan, directory, reach, hooks(directory.run_id), _reopened(record, plan, time.time())
         )
     except BlockingIOError as error:
-        raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
+        raise ConfigError(
+            f"run {record.run_id} is still active: watch it with attach {record.run_id}"
+        ) from error
     owner.start()
     return local_run(directory, reach)
 
@@ -189,8 +191,9 @@ def _set_leases_back(record: RunRecord, reach: Reach, lease_s: float) -> None:
                 call_all(opened, partial(_set_lease, record, rest_s))
     if failed:
         raise LaunchError(
-            f"run {record.run_id} is not taken over, as workers of it may live on {', '.join(failed)}, which cannot be "
-            f"asked: {'; '.join(map(str, failed.values()))}. Attach again when that is mended"
+            f"run {record.run_id} is not taken over, because its workers may still run on "
+            f"{', '.join(failed)}, which cannot be asked: {'; '.join(map(str, failed.values()))}. Attach "
+            "again when that is fixed"
         )
 
 
@@ -294,7 +297,7 @@ class _RunOwner:
         self._controllers: list[tuple[HostRecord, HostController]] = []
         self._watches: list[HostWatch] = []
         self._here: set[str] = set()
-        self._fault = "it was never begun"
+        self._fault = "it never started"
         self._is_exiting = False
         self._pool = DirectHostPool(self._open_host)
         self._supervisor = Supervisor(

@@ -62,7 +62,8 @@ class LaunchFacts:
         for host in self.candidates(spec):
             if spec.requirements and not host.environment:
                 reasons[host.name] = (
-                    f"the environment of {spec.requirements} is not there: it is built when a run starts"
+                    f"the environment of {spec.requirements} does not exist yet: it is built when a run "
+                    "starts"
                 )
             elif host.name in self.unusable:
                 reasons[host.name] = self.unusable[host.name]
@@ -186,8 +187,8 @@ def with_counts(plan: Plan, facts: LaunchFacts, shares: Sequence[Mapping[uuid.UU
 def left_to_workers(plan: Plan, cache: CountedCache) -> Plan:
     """Return the plan with the row counts left to the workers, because only they can count rows next to the data."""
     warning = (
-        f"nodes cannot count parts of cache {cache.name!r} by SQL: the rows of workers are estimates, and workers that "
-        "have to know them count them first. One worker for each node, or a SQL table, spares that"
+        f"nodes cannot count parts of cache {cache.name!r} by SQL: the rows of workers are estimates, and "
+        "workers that need exact numbers count first. One worker for each node, or a SQL table, avoids that"
     )
     seats = tuple(replace(seat, is_counted=not seat.partitions) for seat in plan.seats)
     return replace(plan, seats=seats, warnings=(*plan.warnings, warning))
@@ -220,7 +221,7 @@ def _chief_host(spec: RunSpec, facts: LaunchFacts, usable: Sequence[HostRecord],
         return by_name[name]
     reason = facts.refused(spec).get(name)
     why = f"cannot be used: {reason}" if reason else f"is not one of the run's hosts: {', '.join(by_name)}"
-    raise PlacementError(f"--chief {name}: it {why}. Name one of them, here or random")
+    raise PlacementError(f"--chief {name}: it {why}. Pass one of them, here or random")
 
 
 def _seats_without_share(

@@ -56,8 +56,8 @@ _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
 _CALM = (RunState.QUEUED, RunState.RUNNING)
 _FIRST_RECORD_S = 60.0
 _NO_KEY = (
-    "run {run} has no key here ({path}), so that nothing in the registry can be told from what anybody may have "
-    "written there: it was submitted by an older version. Stop it and start it again"
+    "run {run} has no key here ({path}), so its rows in the registry cannot be verified: an older version "
+    "submitted it. Stop it and start it again"
 )
 
 
@@ -219,7 +219,7 @@ class Reconciler:
         """Log once what was found in place of this run's record."""
         told = str(error)
         if isinstance(error, RecordForged) and self._record is not None:
-            told = f"{told}. What was seen: {differences(error.record, self._record.to_json())}"
+            told = f"{told}. The differences: {differences(error.record, self._record.to_json())}"
         if told != self._refused:
             _log(told)
             self._refused = told

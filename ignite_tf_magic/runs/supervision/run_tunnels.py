@@ -113,8 +113,8 @@ class RunTunnels(Closing):
                     raise HostRefused(
                         host.name,
                         PORT_TAKEN,
-                        f"port {port} is another program's there; with --tunnel a task has the same port on all hosts, "
-                        "which must be machines, or network namespaces, of their own",
+                        f"another program uses port {port} there; with --tunnel a task has the same port "
+                        "on all hosts, so each host must be a machine or network namespace of its own",
                     ) from error
             yield
         finally:
@@ -142,6 +142,6 @@ def _check_kept(host: Host, ports: Collection[int]) -> None:
         raise HostRefused(
             host.name,
             NO_FORWARDING,
-            f"its sshd was asked to listen at 127.0.0.1 for --tunnel, and listens on all interfaces (it answers at "
-            f"{_ANOTHER}); its sshd_config needs: GatewayPorts no, or clientspecified",
+            "its sshd was asked to listen at 127.0.0.1 for --tunnel, but listens on all interfaces (it "
+            f"answers at {_ANOTHER}); its sshd_config needs: GatewayPorts no, or clientspecified",
         )

@@ -208,7 +208,7 @@ def test_wheels_are_fetched_here_for_a_host_without_an_index(
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     (built,) = prepare(asked("little"), host_at(tmp_path, "a"))
     assert output_of(f"{built}/bin/tell-little") == "told\n"
-    assert "a: no package index is reached from there; the wheels are fetched here and sent" in said
+    assert "a: that host cannot reach a package index; the wheels are downloaded here and sent" in said
     with pytest.raises(LaunchError, match=r"(?s)cannot be fetched here either; pip said:.*absent"):
         prepare(asked("absent"), host_at(tmp_path, "a"))
     assert list((tmp_path / "a/runs").iterdir()) == []
@@ -303,7 +303,7 @@ def test_what_a_lost_caller_left_is_removed_and_runs_are_not(prepare, asked, ind
     "line", ["-r other.txt", "--requirement=other.txt", "-c low.txt", "-e .", "./here", "/a.whl"]
 )
 def test_requirements_name_no_other_files(asked, line):
-    with pytest.raises(ConfigError, match="names another file .*uv pip compile"):
+    with pytest.raises(ConfigError, match="refers to another file .*uv pip compile"):
         asked("little", line)
 
 

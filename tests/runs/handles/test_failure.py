@@ -56,8 +56,8 @@ def test_a_kill_for_want_of_memory_is_said_when_the_system_says_so(failed):
 
 
 def test_a_reason_of_the_supervisor_comes_before_what_a_worker_said(failed):
-    failure = failed(None, exit_code=None, reason="host db2 has not been heard of for 40 s")
-    assert failure.summary == "host db2 has not been heard of for 40 s"
+    failure = failed(None, exit_code=None, reason="host db2 has not answered for 40 s")
+    assert failure.summary == "host db2 has not answered for 40 s"
     assert (failure.exit_text, failure.traceback, failure.hint) == (None, None, None)
 
 

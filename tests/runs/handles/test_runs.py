@@ -182,7 +182,9 @@ def test_a_port_that_was_taken_is_replaced(start):
     configs = [json.loads(line) for line in text_of(run, 1).splitlines() if line.startswith("{")]
     assert len(configs) == 2
     assert configs[0]["cluster"] != configs[1]["cluster"]
-    assert "--- started again (1): worker 1 on localhost found its port taken\n" in text_of(run, 0)
+    assert "--- started again (1): worker 1 on localhost could not use its port, which is taken\n" in text_of(
+        run, 0
+    )
 
 
 def test_ports_are_tried_three_times(start):

@@ -77,7 +77,7 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
     }
     assert insufficient_capacity(TWO_GPUS, ["a", "b", "c", "d"], rooms) == (
         "2 workers with 2 GPUs each do not fit now: a: 2 of 4 GPUs free (held by run x-1: GPU 0, GPU 1); "
-        "b: no GPUs (nvidia-smi); c: no route; d: it has not told yet what is free there"
+        "b: no GPUs (nvidia-smi); c: no route; d: it has not reported its free resources yet"
     )
     rooms = {
         "a": Capacity(
@@ -104,7 +104,7 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
     ],
 )
 def test_what_no_host_will_ever_have_is_told_at_once(spec, room):
-    with pytest.raises(PlacementError, match=r"never fit: a: .*Ask for fewer") as refused:
+    with pytest.raises(PlacementError, match=r"never fit: a: .*Request fewer") as refused:
         limits(spec, ["a"], {"a": room})
     assert not isinstance(refused.value, NoRoom)
 
@@ -256,14 +256,14 @@ def test_runs_never_have_the_same_gpu(gpus, start_on, place, reach):
         lambda: (text := await_text(first, "\n")).count("\n") == 2 and text, what="a notice and a GPU"
     )
     notice, number = said.splitlines(keepends=True)
-    assert notice.startswith("ignite_tf_magic: other machines may reach")
+    assert notice.startswith("ignite_tf_magic: warning: TensorFlow ports of this run")
     assert {number, await_text(first, "\n", 1)} == {"0\n", "1\n"}
     wide = RunSpec("c", num_gpus=2)
     room = room_on(reach, host, wide)
     assert (room.num_gpus, room.free_gpus) == (3, 1)
     held = {f"run {first.id}: GPU 0, GPU 1", f"run {first.id}: GPU 1, GPU 0"}
     assert held & set(room.holders)
-    with pytest.raises(LaunchError, match="2 GPUs are asked for, 1 of 3 on .* are free"):
+    with pytest.raises(LaunchError, match="2 GPUs requested, but only 1 of 3 on .* are free"):
         start_on([host], HOLD, num_gpus=2)
     second = start_on([host], HOLD, num_gpus=1)
     assert await_text(second, "\n") == "2\n"
@@ -280,7 +280,7 @@ def test_limits_of_memory_are_handed_out_once(start_on, place, reach):
     room = room_on(reach, host, RunSpec("c", memory_bytes=most))
     assert (room.memory_bytes * 3 // 5, room.memory_bytes - room.free_memory_bytes) == (most, most)
     assert f"run {first.id}: {most / 2**30:.3g} GiB of memory" in room.holders
-    with pytest.raises(LaunchError, match=r"MiB of memory are asked for, \d+ of \d+ MiB on .* are free"):
+    with pytest.raises(LaunchError, match=r"MiB of memory requested, but only \d+ of \d+ MiB on .* are free"):
         start_on([host], SHOW, memory_bytes=most)
     second = start_on([host], "print('had room')", memory_bytes=most, waits=True)
     until(lambda: first.id in (second.info().waiting_for or ""), what="the reason")
@@ -302,7 +302,7 @@ def test_a_worker_with_more_memory_than_its_limit_is_ended_once_and_told_of(star
     run = start_on([host_at(place, "a")], script, memory_bytes=200 << 20, max_restarts=3)
     info = run.wait(300)
     assert (info.state, info.restarts) == (RunState.FAILED, 0)
-    assert "it was ended, as it had more memory than its limit (--memory)" in run.failure().summary
+    assert "it was ended because it exceeded its memory limit (--memory)" in run.failure().summary
     assert text_of(run).startswith("small\nlarge\n")
 
 
@@ -361,7 +361,7 @@ def test_a_queued_run_has_a_deadline(gpus, start_on, place):
     second = start_on([host], SHOW, num_gpus=1, waits=True, deadline_s=0.5)
     info = second.wait(300)
     assert (info.state, info.exit_code) == (RunState.FAILED, 124)
-    assert "0.5 s, its deadline" in info.reason
+    assert "it exceeded its deadline of 0.5 s" in info.reason
 
 
 # Ports
@@ -433,4 +433,6 @@ def test_a_server_that_cannot_have_its_port_is_tried_three_times(start_on, place
     run = start_on([host], TAKEN.replace("TRIES", str(tries)), used=[host, host])
     info = run.wait(300)
     assert (info.state, info.restarts) == (state, 2), run.failure()
-    assert "worker 0 on a found its port taken" in RunRecord.read(run.directory).past[0].cause
+    assert (
+        "worker 0 on a could not use its port, which is taken" in RunRecord.read(run.directory).past[0].cause
+    )

@@ -224,7 +224,7 @@ def test_a_configured_host_that_is_this_machine_needs_no_ssh():
 
 def test_two_tables_for_one_node():
     tables = (HostOptions("x", addresses=("10.0.0.1",)), HostOptions("y", addresses=("10.1.0.1",)))
-    with pytest.raises(ConfigError, match=r"\[hosts.x\] and \[hosts.y\].* both mean Ignite node"):
+    with pytest.raises(ConfigError, match=r"\[hosts.x\] and \[hosts.y\].* both match Ignite node"):
         name_hosts({A: node("10.0.0.1", "10.1.0.1")}, tables)
 
 

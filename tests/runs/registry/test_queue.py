@@ -37,9 +37,9 @@ NOT_IN_FRONT = [
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (queued("early", 50.0), "run early waits for room in front of it"),
-        (queued("urgent", 200.0, priority=2), "run urgent with priority 2 waits for room in front of it"),
-        (queued("here", 50.0, hosts=("db1",)), "run here waits"),
+        (queued("early", 50.0), "run early is ahead of it in the queue"),
+        (queued("urgent", 200.0, priority=2), "run urgent with priority 2 is ahead of it in the queue"),
+        (queued("here", 50.0, hosts=("db1",)), "run here is ahead of it"),
     ],
 )
 def test_who_is_in_front_comes_first(other, words):

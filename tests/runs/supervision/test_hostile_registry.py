@@ -251,7 +251,7 @@ def test_of_a_record_that_anybody_may_have_written_only_the_hosts_names_are_take
 def test_a_name_for_ssh_is_no_program(name, tmp_path):
     config = tmp_path / "ssh_config"
     config.write_text("Host *\n  ProxyCommand echo %h\n")
-    with pytest.raises(HostUnreachable, match="cannot be the name of a host"):
+    with pytest.raises(HostUnreachable, match="is not a valid host name"):
         Reach(tmp_path, SshOptions(config_file=str(config))).open(HostRecord("db1", ssh=name)).hello()
 
 

@@ -489,7 +489,7 @@ def test_a_host_that_stays_out_of_reach_is_given_up_and_the_run_goes_on_elsewher
         relay.kill()
     info = run.wait(300)
     assert (info.state, info.restarts, info.hosts) == (RunState.SUCCEEDED, 1, ("a",))
-    assert "--- started again (1): host b has not been heard of for" in text_of(run)
+    assert "--- started again (1): host b has not answered for" in text_of(run)
 
 
 @pytest.mark.nightly
