@@ -330,7 +330,7 @@ def test_pythons_of_ours_import_nothing_from_where_somebody_works():
 
 def test_sizes():
     lengths = {str(path): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert {path: length for path, length in lengths.items() if length > 600} == {}
+    assert {path: length for path, length in lengths.items() if length > 700} == {}
 
 
 def test_no_two_classes_share_a_name():
@@ -345,7 +345,6 @@ def test_no_two_classes_share_a_name():
 
 # These do return something: when, or to whom.
 RETURNS_WITHOUT_A_VALUE = {
-    ("tfplugin.handler", "sync"),
     ("session.run_values", "result"),
     ("session.run_values", "give"),
 }

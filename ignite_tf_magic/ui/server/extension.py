@@ -48,7 +48,7 @@ class PanelHandler(APIHandler):
 
     @web.authenticated
     async def get(self) -> None:
-        """Return the current data, read in a thread because a cluster may answer slowly."""
+        """Send the current data, read in a thread because a cluster may answer slowly."""
         self.finish(json.dumps(await asyncio.to_thread(self._seen)))
 
     def _seen(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class AssetHandler(JupyterHandler):
 
     @web.authenticated
     def get(self, name: str) -> None:
-        """Return the JavaScript module that exports the panel, or the style sheet."""
+        """Send the JavaScript module that exports the panel, or the style sheet."""
         is_code = name.endswith(".js")
         self.set_header("Content-Type", "text/javascript" if is_code else "text/css")
         found = (

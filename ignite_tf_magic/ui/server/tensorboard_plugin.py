@@ -23,4 +23,4 @@ class IgfsLoader(TBLoader):  # type: ignore[misc]
                 register()
 
     def load(self, context: Any) -> None:
-        """Return None: there is no dashboard."""
+        """Offer no dashboard."""
