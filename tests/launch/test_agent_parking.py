@@ -1,4 +1,4 @@
-"""Processes that were started early: each becomes the process of one job at most, which is then as any other."""
+"""Tests of parked processes: each serves at most one job, which then behaves like any other."""
 
 from __future__ import annotations
 
