@@ -1,4 +1,4 @@
-"""SQL on real nodes: every type there and back, the limit, and refusals in words that help."""
+"""Tests of SQL on real nodes: every type in both directions, the limit, and helpful errors."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_progress_tells_the_rows_that_have_come(sql):
     ["SELECT 'SELECT' AS X", "WITH T AS (SELECT 1) SELECT 'SELECT' AS X FROM T", "(select 'SELECT')"],
 )
 def test_an_engine_is_asked_by_its_name(sql, statement):
-    """The nodes of these tests have one engine, and refuse any name: so the hint is where they look for it."""
+    """The nodes of these tests have a single engine and refuse every name. The hint must say so."""
     with pytest.raises(
         QueryError, match=r"specified engine: calcite\n(.|\n)*have one SQL engine: leave --engine out"
     ):
@@ -183,7 +183,7 @@ def test_limit_tells_whether_there_is_more(sql, limit, rows, truncated):
 
 
 def test_limit_is_kept_by_the_server(sql):
-    """A billion rows could not be fetched within the test's time limit."""
+    """Fetching a billion rows would exceed the test's time limit."""
     result = sql.query("SELECT X FROM SYSTEM_RANGE(1, 1000000000)", limit=3000)
     assert len(result.rows) == 3000
     assert result.truncated
