@@ -118,8 +118,8 @@ class Desk:
     """A JupyterLab and a browser that shows it.
 
     Attributes:
-        directory: Notebooks are written to `notebooks` in it.
-        env: Variables that its kernels see: their cluster, and where their runs are.
+        directory: Directory whose subdirectory `notebooks` holds the notebooks.
+        env: Environment of the kernels: their cluster, and the location of their runs.
     """
 
     lab: Lab

@@ -112,7 +112,7 @@ class AgentProcess:
         """Return the exit code, or None as long as the host has reported no end.
 
         Raises:
-            LaunchError: It has ended, and its host does not know how.
+            LaunchError: The process has ended, but its host does not know its exit code.
         """
         status = self.status
         if not status.has_ended:

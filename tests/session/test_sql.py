@@ -128,7 +128,7 @@ def test_arrow_and_polars_hold_what_rows_do(sql, typed_table):
 
 
 def test_an_interrupted_statement_ends_on_the_cluster(sql):
-    import polars  # noqa: F401  it sets a handler for SIGINT, with which a plain recv is not interrupted
+    import polars  # noqa: F401  its SIGINT handler lets a plain recv continue after a signal
 
     heavy = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B WHERE A.X * B.X = 7"
     running = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL = ?"

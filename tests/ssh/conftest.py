@@ -24,7 +24,7 @@ from tests.waiting import until
 def bed(tmp_path_factory) -> Iterator[Bed]:
     """One bed for all tests of this directory. A test must leave it unchanged.
 
-    IGNITE_TF_BED is "loopback", or the directory of a bed that is up (tests/bed/bed.sh).
+    IGNITE_TF_BED is "loopback", or the directory of a running bed (tests/bed/bed.sh).
     """
     chosen = os.environ.get("IGNITE_TF_BED", "")
     if "/" in chosen:

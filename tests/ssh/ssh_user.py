@@ -91,7 +91,7 @@ class Command:
         until(is_there, what=lambda: f"{text!r} of {self.argv}: {self.out[-1000:]} {self.err}")
 
     def interrupt(self) -> None:
-        """Type Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
 
     def end(self, timeout_s: float = 180) -> int:
@@ -119,7 +119,7 @@ class Shell:
         self.env = {**os.environ, "IGNITE_TF_HOME": str(directory / "home")}
 
     def configure(self, bed: Bed, **tables: Any) -> None:
-        """Write another configuration; see `settings`."""
+        """Write a changed configuration; see `settings`."""
         (self.directory / "ignite-tf.toml").write_text(settings(bed, **tables))
 
     def start(self, *arguments: str) -> Command:

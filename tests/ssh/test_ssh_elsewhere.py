@@ -107,8 +107,7 @@ def test_a_row_of_the_registry_names_no_program_for_another_machine(session, els
     """A machine without the run's key uses only the host names of its row, because anyone may have written the row.
 
     Nightly. Shorter:
-    tests/runs/supervision/test_hostile_registry.py::test_of_a_record_that_anybody_may_have_written_only_the_hosts_name
-    s_are_taken
+    tests/runs/supervision/test_hostile_registry.py::test_of_a_record_that_anybody_may_have_written_only_the_hosts_names_are_taken
     """
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None, detach=True))
     run.wait(300)
@@ -170,7 +169,7 @@ def test_while_ignite_is_down(session, elsewhere, bed):
 
 @contextmanager
 def no_node_answers(bed):
-    """Kill all nodes, and start them again with the same data afterwards."""
+    """Kill all nodes; afterwards restart them and reload the data."""
     try:
         for host in bed.hosts:
             host.kill_node()
