@@ -1,1 +1,1 @@
-"""The tests, and what they share: `tests.bed.bed` and the like, imported from the repository's root."""
+"""Tests and their shared helpers, which tests import from the repository root, as `tests.bed.bed`."""

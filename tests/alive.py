@@ -1,4 +1,4 @@
-"""Whether a process lives."""
+"""Checks whether a process is alive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it does; a zombie, which nobody has asked for its exit code yet, does not."""
+    """Return whether the process is alive. A zombie, whose exit code no parent has read yet, is not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""A copy of this checkout, as a clone has it, with what is not committed yet."""
+"""Copies this checkout as a clone would contain it, including uncommitted changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def copy_checkout(to: Path) -> None:
-    """Copy the files that git knows or would take."""
+    """Copy all files that git tracks, and untracked files that it does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -1,14 +1,14 @@
-"""How the suite runs: its sizes, its processes, the Ignite nodes that they share, and what is said at the end.
+"""Configuration of the test suite: test sizes, processes, shared Ignite nodes, and the summary at the end.
 
-Sizes, by marks:
+Marks define the sizes:
 
 - `smoke`: one test for each promise of the README, in under 90 seconds (`make smoke`).
 - no mark: `make test`, before each commit.
-- `nightly`: long campaigns, and tests that have a shorter relative (`make test-all`). The docstring of a nightly
-  test names its relative, or says why there is none.
+- `nightly`: long campaigns, and tests for which a shorter related test exists (`make test-all`). The docstring of a
+  nightly test names the shorter test, or says why there is none.
 
-`make` runs the tests in as many processes as there are cores (pytest-xdist). Plain `pytest` runs them in one, where
-a debugger works. A test uses caches of its own names on the shared nodes (`ignite`), and leaves the nodes alone.
+`make` runs the tests in one process per core (pytest-xdist). Plain `pytest` runs them in a single process, where a
+debugger works. A test gives its caches on the shared nodes (`ignite`) names of its own, and never stops these nodes.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 HEAP = "256m"
 TESTS = Path(__file__).parent
-# Directories whose tests take longest. They start first, so that no process is left alone with them at the end.
+# Directories with the slowest tests. They start first; otherwise one process would run them alone at the end.
 SLOW_FIRST = {
     name: rank
     for rank, name in enumerate(
         ("ssh", "notebooks", "browser", "session", "ui", "training", "runs", "client", "dataset")
     )
 }
-# Tests of these directories share one process, and so what they run on: hosts, or nodes on which they see all runs.
+# The tests of each group run in one process, because they share resources: hosts, or nodes on which they see all runs.
 TOGETHER = {"ssh": "bed", **dict.fromkeys(("browser", "notebooks", "session", "ui"), "alone")}
 SHARED = "PYTEST_SHARED_DIRECTORY"
 """Names the directory of a test session. pytest makes it; all that the session starts inherits the variable."""
@@ -59,16 +59,17 @@ _HAS_MADE = pytest.StashKey[bool]()
 _BEGAN = pytest.StashKey[float]()
 _FAULTS = pytest.StashKey[list[str]]()
 
-# nbformat imports jsonschema, which builds a grammar of IRIs with this where it is installed: 3 s of each process.
+# nbformat imports jsonschema. If this module is installed, jsonschema builds a grammar of IRIs with it, which takes
+# 3 s in each process.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-# Machines are busy: how long an example takes says nothing.
+# No deadline: on a busy machine the duration of an example means nothing.
 hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("busy")
 
-# Tests interrupt what they start, which would not listen where all of this was begun in the background.
+# Tests send SIGINT to child processes. If the suite was started in the background, children would inherit "ignore".
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -78,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the session's directory, in which everything temporary lies, also that of the processes it starts."""
+    """Create the session directory, which holds all temporary files, also those of child processes."""
     config.stash[_HAS_MADE] = SHARED not in os.environ
     if config.stash[_HAS_MADE]:
         free = shutil.disk_usage(tempfile.gettempdir()).free
@@ -88,20 +89,20 @@ def pytest_configure(config: pytest.Config) -> None:
                 f"{free / 2**30:.1f} GiB are free; make room there, or set TMPDIR to another directory"
             )
         directory = tempfile.mkdtemp(prefix="itf-")
-        Path(directory).chmod(0o711)  # some tests have other accounts look into directories below it
+        Path(directory).chmod(0o711)  # some tests let other accounts read directories below it
         os.environ[SHARED] = os.environ["TMPDIR"] = tempfile.tempdir = directory
         _configure_user(Path(directory, "config"))
 
 
 def _configure_user(config_home: Path) -> None:
-    """Have a user whose configuration is not that of who runs the tests: no processes wait for another run."""
+    """Isolate the tests from the configuration of the user who runs them, and turn off warm starts."""
     os.environ["XDG_CONFIG_HOME"] = str(config_home)
     (config_home / "ignite_tf_magic").mkdir(mode=0o700, parents=True)
     (config_home / "ignite_tf_magic" / "ignite-tf.toml").write_text("[launch]\nwarm_s = 0\n")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Look for Java and Ignite before the processes of a whole suite start, each of which would fail without them."""
+    """Look for Java and Ignite once, before pytest-xdist starts processes that would each fail without them."""
     session.config.stash[_BEGAN] = time.monotonic()
     if session.config.stash[_HAS_MADE] and session.config.getoption("numprocesses", None):
         version = EmbeddedOptions().resolved_version()
@@ -115,20 +116,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header() -> list[str]:
     try:
         java = str(find_java(EmbeddedOptions().resolved_version()))
-    except EmbeddedError as error:  # the tests that need nodes will fail with it
+    except EmbeddedError as error:  # tests that need nodes will fail with the same error
         java = str(error).splitlines()[0]
     ignite = f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {java}"
     return [ignite, f"test bed: {BedKind.best().value}"]
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Keep bytes out of names: those of an archive hold its time, and all processes need the same names."""
+    """Use the argument's name for bytes: an archive's bytes contain its time, but all processes need equal test ids."""
     return argname if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Keep the tests of a file in one process (`--dist loadgroup`), those of slow directories first."""
+    """Keep the tests of a file in one process (`--dist loadgroup`), and start with the slow directories."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             file = item.path.relative_to(TESTS).with_suffix("")
@@ -138,7 +139,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse to go on where pytest-xdist has not seen the groups, as with a pytest that is too new for it."""
+    """Raise UsageError if pytest-xdist did not see the groups, as happens with a pytest that is too new for it."""
     if session.config.getoption("loadgroup", None) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError(
             "pytest-xdist does not see the groups of tests; see setup.cfg for versions that do"
@@ -147,7 +148,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its processes
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """End the shared nodes and what else still runs, also after Ctrl-C; fail the session for what tests have left."""
+    """Stop the shared nodes and all leftover processes, also after Ctrl-C. Fail the session if tests left some."""
     if not session.config.stash[_HAS_MADE]:
         return
     directory = Path(os.environ[SHARED])
@@ -171,7 +172,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _end_shared_nodes(home: Path) -> list[str]:
-    """End the nodes, and return a sentence for each that had ended before; tests may kill those of `own_nodes`."""
+    """Stop the nodes and return a sentence for each that died earlier. Tests may kill those of `own_nodes`."""
     cluster = read_cluster(home)
     deaths = [str(death) for death in cluster.deaths()] if cluster else [f"the nodes ended: {take_end(home)}"]
     down(home)
@@ -179,7 +180,7 @@ def _end_shared_nodes(home: Path) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Print the faults that belong to no test, and the age of the last green `make nightly`."""
+    """Print the faults that belong to no single test, and the age of the last green `make nightly`."""
     for fault in config.stash.get(_FAULTS, []):
         terminalreporter.write_line(fault, red=True)
     if config.getoption("stamp") and exitstatus == pytest.ExitCode.OK:
@@ -190,7 +191,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 
 def shared_directory() -> Path:
-    """The directory of the test session, which its processes share."""
+    """The directory of the test session, shared by its processes."""
     return Path(os.environ[SHARED])
 
 
@@ -202,7 +203,7 @@ def _private_tmp(factory: pytest.TempPathFactory, name: str) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def quickly_compiled_nodes() -> Iterator[None]:
-    """Nodes of tests live for minutes at most, of which the second compiler would take a third."""
+    """Start nodes without Java's second compiler, which would use a third of the CPU time of such short runs."""
     java_command = nodes.java_command
 
     def quick(*given: Any) -> list[str]:
@@ -215,8 +216,8 @@ def quickly_compiled_nodes() -> Iterator[None]:
 
 
 def _shared_nodes(name: str) -> EmbeddedCluster:
-    """Start three nodes, or find those that another process of the session has started; the session ends them."""
-    # On a busy machine tests that have nodes of their own take longer than the idle time that users get.
+    """Start three nodes, or find those that another process of the session started. The session's end stops them."""
+    # On a busy machine, tests with nodes of their own take longer than the default idle timeout.
     options = EmbeddedOptions(heap=HEAP, idle_timeout_s=2 * 3600)
     return ensure_up(options, Lifetime.UNTIL_IDLE, home=shared_directory() / name).cluster
 
@@ -229,13 +230,13 @@ def ignite() -> EmbeddedCluster:
 
 @pytest.fixture(scope="session")
 def alone() -> EmbeddedCluster:
-    """Nodes for tests that look at all runs and caches of a cluster, or remove them: one process has such tests."""
+    """Nodes for tests that list or remove all runs and caches of a cluster. A single process runs these tests."""
     return _shared_nodes("alone")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def caches_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Destroy the caches that a file's tests have made: those that are new, and whose names are strings of the file."""
+    """Destroy the caches that the tests of a file created: new caches whose names are string literals in the file."""
     if not any("ignite" in item.fixturenames for item in request.session.items if item.path == request.path):
         yield
         return
@@ -255,7 +256,7 @@ def caches_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def file_systems_of_the_file() -> Iterator[None]:
-    """Forget igfs file systems after each file: fsspec keeps them by their arguments, not by the configured cluster."""
+    """Clear igfs file system instances after each file: fsspec caches them by arguments, not by cluster."""
     yield
     if module := sys.modules.get("ignite_tf_magic.igfs.filesystem"):
         module.IgfsFileSystem.clear_instance_cache()
@@ -263,7 +264,7 @@ def file_systems_of_the_file() -> Iterator[None]:
 
 @pytest.fixture
 def no_runs_left(ignite: EmbeddedCluster) -> Iterator[None]:
-    """Make the shared cluster forget all runs before and after the test: lost ones are listed for a day."""
+    """Make the shared cluster forget all runs before and after the test. Lost runs stay listed for a day."""
     _forget_runs(ignite)
     yield
     _forget_runs(ignite)
@@ -280,7 +281,7 @@ def _forget_runs(cluster: EmbeddedCluster) -> None:
 
 @pytest.fixture
 def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EmbeddedCluster]]:
-    """Start clusters that end with the test: `new_cluster(num_nodes=2, persist=True)`."""
+    """Start clusters that are stopped with the test: `new_cluster(num_nodes=2, persist=True)`."""
     with ExitStack() as ends:
 
         def start(**options: Any) -> EmbeddedCluster:
@@ -294,13 +295,13 @@ def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 @pytest.fixture
 def own_nodes() -> EmbeddedCluster:
-    """Three nodes of this process, without caches. A test may kill some: the next one starts them again."""
+    """Three nodes of this process, without caches. A test may kill some; the next test starts them again."""
     return _own_nodes(3)
 
 
 @pytest.fixture
 def own_node() -> EmbeddedCluster:
-    """As `own_nodes`, but one node."""
+    """Like `own_nodes`, but a single node."""
     return _own_nodes(1)
 
 
@@ -309,7 +310,8 @@ def _own_nodes(num_nodes: int) -> EmbeddedCluster:
 
     for thread in threading.enumerate():
         if thread.name.startswith("registry-"):
-            thread.join()  # of a run of the test before, which would say its last word to these nodes
+            # A publisher thread of the previous test's run would still write its final record to these nodes.
+            thread.join()
     home = shared_directory() / f"own-{num_nodes}-{os.getpid()}"
     options = EmbeddedOptions(num_nodes=num_nodes, heap=HEAP)
     cluster = ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster

@@ -1,9 +1,9 @@
-"""A campaign: all that speaks to Ignite, on nodes of several versions; writes the table of docs/compatibility.md.
+"""Run all tests of the Ignite connection against several Ignite versions, and write the table of
+docs/compatibility.md.
 
     python tests/ignite_versions.py [--area WORD] [--only WORD] [VERSION...]
 
-Downloads 27 MB a version, once. What was found of other versions, and of other areas, stays. Ends with 1 when a test
-failed.
+Downloads 27 MB per version, once. Keeps earlier results of other versions and areas. Exits with 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOUND = ROOT / "tests/ignite_versions.json"
 TABLE = ROOT / "docs/compatibility.md"
 MARKS = ("<!-- made by make versions-ignite -->\n", "<!-- end -->\n")
 VERSIONS = ("2.14.0", "2.15.0", "2.16.0", "2.17.0")
-# What is tested, by the words of the table, and the tests of it: those whose answers depend on the nodes.
+# The areas of the table, and the test files of each: tests whose result depends on the nodes.
 AREAS: Mapping[str, Sequence[str]] = {
     "handshake, TLS, passwords, topology": ("client/test_connect.py",),
     "rows by key, transactions": ("client/test_key_value.py",),
@@ -49,12 +49,12 @@ AREAS: Mapping[str, Sequence[str]] = {
     "the registry of runs": ("runs/registry/test_registry.py",),
 }
 
-# Of each version, of each area: how many tests passed, and the names of those that did not.
+# For each version and area: the number of tests that passed, and the names of those that failed.
 Found = dict[str, dict[str, dict[str, object]]]
 
 
 def run_tests(version: str, areas: Mapping[str, Sequence[str]], only: str) -> dict[str, dict[str, object]]:
-    """Run the tests of areas on nodes of one version."""
+    """Run the tests of these areas against nodes of one version."""
     paths = [str(ROOT / "tests" / path) for paths in areas.values() for path in paths]
     chosen = ["-m", "not nightly and not faults", "-k", only or "not killed"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -62,14 +62,14 @@ def run_tests(version: str, areas: Mapping[str, Sequence[str]], only: str) -> di
         command = [sys.executable, "-m", "pytest", "-q", *chosen, f"--junitxml={report}", *paths]
         environment = {**os.environ, "IGNITE_TF_IGNITE_VERSION": version}
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-        if code > 1:  # not all were run
+        if code > 1:  # some tests did not run
             raise SystemExit(f"the tests with Ignite {version} did not come to their end: pytest gave {code}")
         cases = list(ET.parse(report).iter("testcase"))
     return {area: outcomes(cases, paths) for area, paths in areas.items()}
 
 
 def outcomes(cases: Sequence[ET.Element], paths: Sequence[str]) -> dict[str, object]:
-    """Count the tests of some files by what came of them."""
+    """Count the passed tests of some files, and list the failed ones."""
     modules = {"tests." + path.removesuffix(".py").replace("/", ".") for path in paths}
     mine = [case for case in cases if case.get("classname", "") in modules]
     counts = Counter(next((child.tag for child in case), "passed") for case in mine)
@@ -100,7 +100,7 @@ def table(found: Found) -> str:
 
 
 def write_table(found: Found) -> None:
-    """Put the table in its place in the document."""
+    """Replace the table in the document."""
     text = TABLE.read_text(encoding="utf-8")
     before, _, rest = text.partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])

@@ -1,4 +1,4 @@
-"""Ends what a test session has left running."""
+"""Ends the processes that a test session left running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GRACE_S = 10.0
 
 
 def end_leftovers(directory: Path) -> list[str]:
-    """End all processes whose environment, working directory or command line names a directory.
+    """End all processes whose TMPDIR, working directory or command line contains a directory.
 
     Returns:
         Their command lines.
@@ -33,7 +33,7 @@ def end_leftovers(directory: Path) -> list[str]:
 def _processes_of(directory: Path) -> Iterator[psutil.Process]:
     own = psutil.Process()
     for process in psutil.process_iter():
-        # One of another account, or that ends now, is not of this session.
+        # Skip processes that belong to another account or end at this moment.
         with suppress(psutil.Error):
             names = [process.environ().get("TMPDIR", ""), process.cwd(), *process.cmdline()]
             if process != own and any(str(directory) in name for name in names):

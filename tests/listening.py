@@ -1,4 +1,4 @@
-"""Who listens where on this machine, as /proc/net/tcp and tcp6 tell."""
+"""Lists the sockets on which processes of this machine listen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def listeners(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """Return (address, port) of all sockets at which processes, and those below them, listen."""
+    """Return (address, port) of each TCP socket on which these processes or their descendants listen."""
     trees = [[parent, *parent.children(recursive=True)] for parent in map(psutil.Process, pids)]
     found = set()
     for process in (each for tree in trees for each in tree):
@@ -23,14 +23,14 @@ def listeners(pids: Iterable[int]) -> set[tuple[str, int]]:
 
 
 def is_loopback(text: str) -> bool:
-    """Tell whether an address is for this machine alone, also one of IPv4 within IPv6."""
+    """Return whether an address is a loopback address, also if it is IPv4 mapped into IPv6."""
     address = ipaddress.ip_address(text)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
 
 
 def accepts(address: str, port: int) -> bool:
-    """Try to connect."""
+    """Return whether a server accepts connections at this address."""
     try:
         socket.create_connection((address, port), 10).close()
     except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""A limit for the memory of some processes together, as a container has it."""
+"""A common memory limit for a group of processes, as a container sets it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A control group of Linux, of its first version or its second.
+    """A Linux control group, version 1 or 2.
 
     Attributes:
-        folder: Where its files are.
-        is_second: Whether it is of the second version.
+        folder: Directory of the group in the cgroup file system.
+        is_second: Whether it is a group of version 2.
     """
 
     folder: Path
     is_second: bool
 
     def take(self, pid: int) -> None:
-        """Put a process into it, and all that it will start."""
+        """Move a process into the group. Children that it starts later belong to the group, too."""
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     @property
     def num_killed(self) -> int:
-        """How many processes the kernel has killed for want of memory."""
+        """The number of processes that the kernel killed for lack of memory."""
         name = "memory.events" if self.is_second else "memory.oom_control"
         counts = dict(line.split() for line in (self.folder / name).read_text().splitlines())
         return int(counts["oom_kill"])
@@ -37,7 +37,7 @@ class MemoryLimit:
 
 @contextmanager
 def memory_limit(num_bytes: int) -> Iterator[MemoryLimit | None]:
-    """Make a group that may take so much, swap included; None where this machine lets nobody make one."""
+    """Create a group with this limit, including swap; yield None if this machine does not allow that."""
     is_second = (_GROUPS / "cgroup.controllers").exists()
     folder = (_GROUPS if is_second else _GROUPS / "memory") / f"ignite-tf-test-{os.getpid()}"
     limits = (

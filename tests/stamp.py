@@ -1,4 +1,4 @@
-"""The last green run of the tests that `make test` leaves out: `make nightly` writes it, and it is committed."""
+"""The record of the last green `make nightly`, which runs the tests that `make test` leaves out. It is committed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ STAMP = ROOT / "tests" / "nightly.json"
 
 
 def write_stamp(num_passed: int, seconds: float) -> str:
-    """Note a green run of the nightly tests on the commit that is checked out.
+    """Record a green run of the nightly tests for the checked-out commit.
 
     Returns:
-        A sentence about what was done; nothing is written where files are changed, as no commit has them.
+        A sentence about the result. Nothing is written if the checkout has uncommitted changes.
     """
-    # An older stamp that is not committed yet does not make this run another commit's.
+    # Ignore changes of the stamp file itself.
     changed = _git("status", "--porcelain", "--", ".", f":!{STAMP.relative_to(ROOT)}")
     if changed is None or changed:
         return "no stamp of this run was written: it was not of a commit as it is in git"
@@ -32,7 +32,7 @@ def write_stamp(num_passed: int, seconds: float) -> str:
 
 
 def describe_stamp() -> str:
-    """Return how old the last green run of the nightly tests is, in days and commits, as a sentence."""
+    """Return the age of the last green nightly run, in days and commits, as a sentence."""
     if not STAMP.exists():
         return "make nightly: no green run is noted"
     stamp = json.loads(STAMP.read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def describe_stamp() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git prints; None where it fails, as in an archive without its history."""
+    """Return the output of git, or None if it fails, for example in an archive without history."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True

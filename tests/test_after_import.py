@@ -1,4 +1,4 @@
-"""A function that is called as soon as a module has been imported."""
+"""Tests of `after_import`, which calls a function as soon as a module is imported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_it_is_called_once_and_after_the_module_is_whole(new_module):
 
 
 def test_to_look_for_a_module_is_not_to_import_it(new_module):
-    """TensorFlow looks whether Keras is there before it imports it."""
+    """TensorFlow checks whether Keras is installed before it imports Keras."""
     seen = []
     after_import(new_module, lambda: seen.append("imported"))
     assert importlib.util.find_spec(new_module) is not None
@@ -76,7 +76,7 @@ def test_a_function_by_name():
 
 
 def test_an_error_that_tensorflow_passes_over_is_another_one(new_module):
-    """TensorFlow imports Keras in a `try` that knows ImportError and AttributeError."""
+    """TensorFlow imports Keras in a `try` that catches ImportError and AttributeError. This error must be neither."""
     after_import(new_module, lambda: call_named(f"{__name__}:no_such_function"))
     with pytest.raises(RuntimeError, match=rf"import of {new_module} failed.*no_such_function"):
         __import__(new_module)

@@ -1,4 +1,4 @@
-"""The import rule of ARCHITECTURE.md, enforced: imports point down, inside a package to earlier modules."""
+"""Enforces the import rule of ARCHITECTURE.md: imports point to lower floors, and inside a room to earlier modules."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
 NAME = PACKAGE.name
 DOCS = PACKAGE.parent / "docs"
 
-# Floor by floor, lowest first: each room with its modules, of which each imports earlier ones only. Rooms import rooms
-# of lower floors; those of one floor do not know each other.
+# The floors, lowest first. Each room lists its modules in order; a module imports only earlier ones. Rooms import only
+# rooms of lower floors, and none of their own floor.
 ROOMS: list[dict[str, str]] = [
     {
         "errors": "",
@@ -139,10 +139,10 @@ ROOMS: list[dict[str, str]] = [
 FLOOR_OF = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
 ORDER = {room: modules.split() for rooms in ROOMS for room, modules in rooms.items()}
 
-# What a view may import: the facade, other views, and what knows nothing of runs.
+# A view may import the facade, other views, and these modules, which know nothing of runs.
 VIEWS_MAY_IMPORT = {"session", "errors", "version", "settings", "serialization"}
 
-# Third-party packages and the only rooms that may import them.
+# Third-party packages, each with the only rooms that may import it.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
     "tensorflow": {"contrib", "data", "dataset", "prediction", "tfplugin", "training"},
@@ -168,7 +168,7 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "fsspec": {"igfs", "session", "tensorboard", "training"},
     "platformdirs": {"settings"},
 }
-# Pure rooms and modules.
+# Rooms and modules without side effects, each with the imports that are forbidden there.
 NEVER_IN = {
     "protocol": {"socket", "threading", "asyncio", "subprocess", "time", "ssl", "queue"},
     "runs.hosts.placement": {"socket", "threading", "asyncio", "subprocess", "time", "os"},
@@ -187,7 +187,7 @@ MODULES = modules()
 
 
 def imports(tree: ast.Module) -> set[str]:
-    """Every import of a module, those inside functions included, relative to the package."""
+    """Return all imports of a module, also inside functions. Own modules are named relative to the package."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -206,13 +206,13 @@ def own_imports(module: str) -> set[str]:
 
 
 def room(module: str) -> str:
-    """The innermost room that a module is in."""
+    """Return the innermost room that contains a module."""
     within = [each for each in FLOOR_OF if f"{module}.".startswith(f"{each}.")]
     assert within, f"{module} is in no room; give it one in ROOMS"
     return max(within, key=len)
 
 
-# The package itself hands out what is below.
+# The package's own `__init__` re-exports names of the modules below, so it is not checked.
 CHECKED = sorted(m for m in MODULES if m not in ("", "__main__"))
 
 
@@ -236,7 +236,7 @@ def test_inside_a_room_imports_point_back():
         own = room(module)
         order, name = ORDER[own], module.removeprefix(own).removeprefix(".")
         if not name or any(each.startswith(f"{name}.") for each in order):
-            continue  # the room itself, or a part of it
+            continue  # the room's own package, or the parent of one of its modules
         if name not in order:
             offenders.append(f"{module} is missing in the order of its room in ROOMS")
             continue
@@ -301,7 +301,7 @@ TRACED = ("losses", "metric_updates", "optimizers", "step", "loop_steps", "group
 
 
 def test_what_runs_while_a_step_is_traced_is_understood_by_autograph():
-    """AutoGraph of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
+    """AutoGraph of TensorFlow 2.16 cannot convert a function with `:=`, and warns about it in the user's output."""
     offenders = [
         f"training.{name}:{node.lineno}"
         for name in TRACED
@@ -311,12 +311,12 @@ def test_what_runs_while_a_step_is_traced_is_understood_by_autograph():
     assert offenders == []
 
 
-# They start in a directory that only we fill.
+# These modules start Python in a directory that only this package writes to.
 STARTED_IN_OUR_OWN = {"embedded.starting", "tensorboard.lifecycle", "tensorboard.server", "ui.demo"}
 
 
 def test_pythons_of_ours_import_nothing_from_where_somebody_works():
-    """`launch.spawner.own_python` starts them; or they are isolated."""
+    """Each is started through `launch.spawner.own_python`, or isolated with `-I`."""
     offenders = []
     for module in sorted(set(MODULES) - STARTED_IN_OUR_OWN):
         for node in ast.walk(MODULES[module]):
@@ -334,7 +334,7 @@ def test_sizes():
 
 
 def test_no_two_classes_share_a_name():
-    """Also where only an underscore tells them apart."""
+    """Names that differ only in a leading underscore count as equal, too."""
     files: dict[str, list[str]] = {}
     for module, tree in MODULES.items():
         for node in ast.walk(tree):
@@ -343,7 +343,7 @@ def test_no_two_classes_share_a_name():
     assert {name: found for name, found in files.items() if len(found) > 1} == {}
 
 
-# These do return something: when, or to whom.
+# Their docstrings say when they return, or to whom they return a value.
 RETURNS_WITHOUT_A_VALUE = {
     ("session.run_values", "result"),
     ("session.run_values", "give"),
@@ -411,7 +411,7 @@ for name in {names!r}:
 
 
 def test_every_module_imports_without_posix_only_modules():
-    """Windows is a supported client: nothing POSIX-only at import."""
+    """Windows is a supported client: importing a module must not need POSIX-only modules."""
     names = [
         f"{NAME}.{module}".rstrip(".")
         for module, tree in MODULES.items()

@@ -1,4 +1,4 @@
-"""The benchmark at tiny sizes: that every variant moves all rows, not how fast."""
+"""Tests of the benchmarks at tiny sizes: every variant must move all rows, at any speed."""
 
 from __future__ import annotations
 

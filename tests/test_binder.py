@@ -1,4 +1,4 @@
-"""The files of `binder/`, run as repo2docker runs them: in a checkout, by an unprivileged user with a clean HOME."""
+"""The files of `binder/`, run as repo2docker runs them: in a checkout, by an unprivileged user with an empty HOME."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.memory_limit import memory_limit
 ROOT = Path(__file__).parents[1]
 USER_ID = 54321
 BINDER_BYTES = 2 * 1024**3
-# JupyterLab as Binder starts it, and beside it what a person does there: to run each cell.
+# JupyterLab as Binder starts it, while another process runs each cell of the quick start, as a user would.
 LAB_AND_QUICK_START = """
 python -m jupyterlab --no-browser --ip 127.0.0.1 --ServerApp.port=0 >lab.log 2>&1 &
 python -m nbconvert --execute --to notebook --output executed.ipynb notebooks/quickstart.ipynb
@@ -33,8 +33,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Binder's images
 
 @pytest.fixture
 def binder(tmp_path_factory):
-    """Runs commands as that user, in a copy of the checkout, with a virtual environment of its own."""
-    with tempfile.TemporaryDirectory(prefix="binder-") as scratch:  # pytest's own are closed to other users
+    """Run commands as that user, in a copy of the checkout, with a virtual environment of its own."""
+    # Other users cannot enter pytest's temporary directories.
+    with tempfile.TemporaryDirectory(prefix="binder-") as scratch:
         base = Path(scratch)
         base.chmod(0o755)
         for name in ("home", "checkout", "tmp"):
@@ -46,7 +47,7 @@ def binder(tmp_path_factory):
                 os.chown(path, USER_ID, USER_ID)
         run = Runner(base)
         run(python, "-m", "venv", base / "home" / "env")
-        # What the requirements need is taken from here instead of downloading gigabytes again.
+        # Borrow the required packages from this environment, instead of downloading gigabytes again.
         packages = next((base / "home" / "env").glob("lib/python*/site-packages"))
         (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"])
         yield run
@@ -63,7 +64,7 @@ class Runner:
             "HOME": str(base / "home"),
             "TMPDIR": str(base / "tmp"),
             "PATH": f"{base / 'home' / 'env' / 'bin'}:/usr/local/bin:/usr/bin:/bin",
-            "LD_LIBRARY_PATH": str(base / "python" / "lib"),  # a copied Python's own library
+            "LD_LIBRARY_PATH": str(base / "python" / "lib"),  # a copied Python needs its own library
         }
 
     def __call__(self, *command):
@@ -90,7 +91,7 @@ class Runner:
 
 
 def interpreter(base):
-    """This Python, or a copy of it where other users cannot reach it."""
+    """Return the path of this Python, or of a copy if other users cannot reach the original."""
     real = Path(sys._base_executable).resolve()
     if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in real.parents):
         return real
@@ -105,7 +106,7 @@ def interpreter(base):
 def test_binder_brings_a_node_with_the_digits(binder):
     """Nightly. No shorter one: no other test installs the package and starts the node as Binder does."""
     binder("pip", "install", "--no-deps", "-r", "binder/requirements.txt")
-    # -I: what was installed, not the checkout. The demo's notebook must be in it.
+    # -I makes Python import the installed package, not the checkout. It must contain the notebook of the demo.
     packaged = (
         "(importlib.resources.files('ignite_tf_magic') / 'ui' / 'notebook' / 'quickstart.ipynb').is_file()"
     )
@@ -122,7 +123,7 @@ def test_binder_brings_a_node_with_the_digits(binder):
 
 @pytest.mark.nightly
 def test_the_quick_start_takes_no_more_memory_than_a_binder_has(binder):
-    """JupyterLab, a kernel, the node and both workers in 2 GB: Binder ends what takes more.
+    """JupyterLab, a kernel, the node and both workers must fit into 2 GB. Binder ends sessions that use more.
 
     Nightly. No shorter one: only the whole quick start needs this much memory.
     """
@@ -142,7 +143,7 @@ def test_the_quick_start_takes_no_more_memory_than_a_binder_has(binder):
 
 
 def test_start_script_starts_jupyter_also_without_a_node(tmp_path):
-    """`ignite-tf` is not even there."""
+    """In this environment even `ignite-tf` is missing."""
     done = subprocess.run(
         [ROOT / "binder" / "start", "echo", "jupyter", "is up"],
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},

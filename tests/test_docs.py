@@ -1,4 +1,4 @@
-"""What the documents say of the code: commands, options, keys, links, messages, and the lines to type in them."""
+"""Checks the documents against the code: commands, options, keys, links, messages, and the lines to type."""
 
 import argparse
 import ast
@@ -28,7 +28,7 @@ else:
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-# Pages that `docs/conf.py` makes of documents that lie elsewhere.
+# Pages that `docs/conf.py` builds from documents outside docs/.
 TAKEN_IN = ("architecture", "changelog", "contributing", "benchmarks", "matrix", "modes")
 WRITTEN = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 WRITTEN += sorted(DOCS.glob("*.md"))
@@ -37,12 +37,12 @@ MESSAGES = tomllib.loads((DOCS / "troubleshooting.toml").read_text(encoding="utf
 
 @pytest.fixture(scope="module")
 def made():
-    """The pages that are made, by their names."""
+    """The generated pages by file name."""
     return {**reference.pages(), "performance.md": performance.page()}
 
 
 def leaves(parser, name=()):
-    """Return the parsers of all commands by their names."""
+    """Return the parser of each command by the command's full name."""
     within = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     if not within:
         return {" ".join(name): parser}
@@ -112,7 +112,7 @@ def test_what_a_person_waits_for_is_told_as_far_as_it_was_measured(cases, tmp_pa
 
 
 def slugs(text):
-    """Return the anchors of a page: its headings as GitHub and MyST call them, and those that it sets itself."""
+    """Yield the anchors of a page: headings as GitHub and MyST name them, and explicit anchors."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     found = Counter()
     for title in re.findall(r"^#{1,6} +(.*?) *$", text, flags=re.MULTILINE):
@@ -123,7 +123,7 @@ def slugs(text):
 
 
 def links(text):
-    """Return where a page's links lead, but for those to other sites."""
+    """Return the targets of a page's links, except links to other sites."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"`[^`\n]*`", "", text)
     return [each for each in re.findall(r"\]\(([^)\s]+)\)", text) if not each.startswith(("http:", "https:"))]
@@ -153,7 +153,7 @@ def test_links_of_made_pages_lead_somewhere(made):
 
 
 def strings(path):
-    """Return the strings of a module, each on a line; what is put into one is a gap, and backslashes of patterns go."""
+    """Return the strings of a module, one per line. "\\0" replaces inserted values; backslash escapes are removed."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
@@ -190,7 +190,7 @@ def test_the_page_of_messages_and_their_list_have_the_same():
 
 
 def lines_to_type(text):
-    """Return the lines of blocks of code, fenced or indented; those that are broken for the page are one."""
+    """Return the lines of code blocks, fenced or indented. Lines continued with a backslash are joined."""
     text = re.sub(r" \\\n\s*", " ", text)
     fenced = re.findall(r"^```(?:python|text)?\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -216,7 +216,7 @@ def test_lines_to_type_are_understood(name):
         if magic in ("%ignite_sql", "%%ignite_sql"):
             assert parse_sql_magic(rest, "SELECT 1") is not None, line
         elif magic in ("%ignite_tf", "%%ignite_tf", "ignite-tf") and not re.search(r"[|[]", rest):
-            parse_line(rest)  # raises where it is not understood
+            parse_line(rest)  # raises if the line is not valid
 
 
 def test_python_in_the_tutorial_can_be_compiled():

@@ -1,4 +1,4 @@
-"""The books of the fault campaign: what counts as one state of the code, what is refused, what several may write."""
+"""Tests of the fault campaign's records: which rounds belong to one state of the code, refusals, concurrent writers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_a_campaign_goes_on_where_it_stopped(tmp_path):
     (row,) = json.loads((tmp_path / "faults.json").read_text())
     assert row == again.summary()[0]
     assert (row["rounds"], row["finished"], row["failed"], row["code_hash"]) == (2, 2, 0, "one")
-    assert (row["noticed_s_median"], row["recovered_s_median"]) == (2.0, 3.0)  # of the default timings
+    # medians at the default timings
+    assert (row["noticed_s_median"], row["recovered_s_median"]) == (2.0, 3.0)
     assert row["timings_divided_by_4"]["noticed_s_median"] == 0.5
     assert (row["tensorflow"]["failed"], row["tensorflow"]["lost_lines"], row["lost_lines"]) == (1, 2, 0)
     assert row["noticed_later_than_stated"] == 1

@@ -1,4 +1,4 @@
-"""What users install: a wheel out of the sdist, in an environment of its own, without extras."""
+"""Tests of what users install: a wheel built from the sdist, in a separate environment, without extras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ignite_tf_magic.protocol.messages import CacheConfig
 from tests.checkout import copy_checkout
 
 UV = Path(sys.executable).with_name("uv")
-# Of the names that the package gives out, those that import TensorFlow.
+# Public names whose import needs TensorFlow.
 NEED_TENSORFLOW = ["IgniteDataset", "Loop", "all_rows", "checkpoint", "independent", "strategy"]
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="the paths of its environment are those of POSIX"
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The sdist, and the wheel that is made of it."""
+    """The directory with the sdist and the wheel built from it."""
     copy_checkout(checkout := tmp_path_factory.mktemp("checkout"))
     dist = tmp_path_factory.mktemp("dist")
-    # Without an option it unpacks its own sdist, and makes the wheel there.
+    # Without options, `build` unpacks its own sdist and builds the wheel from it.
     build = [
         sys.executable,
         "-m",
@@ -43,7 +43,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def base(built, tmp_path_factory):
-    """The environment's directory of programs."""
+    """The directory with the environment's programs."""
     home = tmp_path_factory.mktemp("base") / "env"
     subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
     python = home / "bin" / "python"
@@ -57,7 +57,7 @@ def base(built, tmp_path_factory):
 
 @pytest.fixture
 def bare(base, tmp_path):
-    """Runs programs of that environment where nothing else of ours is found."""
+    """Run programs of that environment, without this project's variables and configuration."""
 
     def run(program, *words, cluster=None):
         ours = ("IGNITE_", "IGFS_", "PYTHON", "JAVA_HOME", "XDG_")

@@ -1,4 +1,4 @@
-"""The judge of `benchmarks.modes`: it passes what is right, and refuses each thing that may be wrong."""
+"""Tests of the verdicts of `benchmarks.modes`: correct rounds pass, and each kind of error is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def output(found: dict | None, keys: list[int] | None = None, steps: tuple[int, 
 
 
 def evidence(cell: Cell, *, found: dict | None = None, keys: list[list[int]] = KEYS, **changes) -> Evidence:
-    """What a right round of two workers leaves, but for what is given."""
+    """Return the evidence of a correct round of two workers, with the given changes."""
     found, each = found or {}, [""] * 2
     others = [("ps 0", "")] * cell.num_ps
     if cell.mode == "sync":

@@ -1,4 +1,4 @@
-"""What is said in several places of how this package is built: versions, requirements, programs, Pythons."""
+"""Checks facts that several packaging files repeat: versions, requirements, programs, Pythons."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-# What conda calls otherwise. Its package of matplotlib without front ends is what pip's is.
+# Packages that have another name in conda. conda's matplotlib-base equals matplotlib of pip, without GUI front ends.
 CONDA_NAMES = {"matplotlib": "matplotlib-base"}
-# Of extras: TensorBoard's own need, and what only they who work on the package have.
+# Requirements of extras that the conda package leaves out: TensorBoard needs this one, and developers.
 NOT_IN_CONDA = {"setuptools"}
 EXTRAS = ("local", "tensorflow", "notebook", "lab", "data", "top", "tensorboard", "mount")
 
@@ -40,7 +40,7 @@ def pyproject():
 
 @pytest.fixture(scope="module")
 def recipe():
-    """conda's recipe as conda-build reads it; `# [selector]` stays behind the requirements that have one."""
+    """The conda recipe as conda-build reads it. `# [selector]` stays part of the requirements that have one."""
     text = (ROOT / "docs" / "packaging" / "meta.yaml").read_text(encoding="utf-8")
     text = re.sub(r"^(\s+- )(.+?)  # \[(.+)\]$", r"\1'\2 # [\3]'", text, flags=re.MULTILINE)
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False).from_string(text)
@@ -53,7 +53,7 @@ def lines(text):
 
 
 def as_conda(requirement):
-    """Return a requirement of pip as conda writes it: "tomli>=2; python_version < '3.11'" is "tomli >=2 # [py<311]"."""
+    """Return a requirement of pip in conda's format: "tomli>=2; python_version < '3.11'" is "tomli >=2 # [py<311]"."""
     needed, _, condition = requirement.partition(";")
     name, bound = re.fullmatch(r"([\w.-]+)(.*)", needed.strip()).groups()
     version = re.search(r"python_version (\S+) '3\.(\d+)'", condition)

@@ -1,4 +1,4 @@
-"""The suite's own rules: a nightly test names its shorter relative."""
+"""Checks a rule of the test suite: each nightly test names a shorter related test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def functions_of(tree: ast.Module) -> dict[str, ast.FunctionDef]:
 
 
 def is_nightly(tree: ast.Module, test: ast.FunctionDef) -> bool:
-    """Whether a test, or its whole file, has the mark; that of some of its parameters alone does not count."""
+    """Return whether a test or its whole file has the mark. A mark on single parameters does not count."""
     marks = [
         node.value for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)
     ]
@@ -38,7 +38,7 @@ def test_a_nightly_test_names_its_shorter_relative_or_says_why_there_is_none():
 
 
 def fault_of(path: Path, docstring: str) -> str | None:
-    """What is wrong with the last sentence of a nightly test's docstring."""
+    """Return what is wrong with the last sentence of a nightly test's docstring, or None."""
     last = docstring[docstring.rfind("Nightly.") :] if "Nightly." in docstring else ""
     if REASON.fullmatch(last):
         return None

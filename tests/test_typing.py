@@ -1,4 +1,4 @@
-"""What the package exports is typed: a user's program passes mypy, and mistakes in it do not."""
+"""Checks that the exported API is typed: mypy accepts a correct user program and rejects mistakes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MISTAKES = (
 
 
 def checked(folder, **programs):
-    """Check programs by their names, at once: each alone would read the whole package again."""
+    """Check programs, given by name, in a single run of mypy. A run for each would parse the whole package again."""
     for name, program in programs.items():
         (folder / f"{name}.py").write_text(program)
     command = [
@@ -56,7 +56,7 @@ def checked(folder, **programs):
         "--no-incremental",
         *(str(folder / f"{name}.py") for name in programs),
     ]
-    # An editable installation's import hooks are nothing to mypy; py.typed lies beside the package all the same.
+    # mypy does not follow the import hooks of an editable installation. py.typed is in the package anyway.
     env = {**os.environ, "MYPYPATH": str(Path(ignite_tf_magic.__file__).parent.parent)}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 

@@ -1,4 +1,4 @@
-"""How tests wait for what others do."""
+"""Waits for conditions that other processes or threads make true."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-# Only a guard against hanging for ever: machines are busy.
+# Generous: this limit only ends tests that would hang forever.
 PATIENCE_S = 300.0
 _PAUSE_S = 0.02
 
@@ -16,14 +16,14 @@ _PAUSE_S = 0.02
 def until(
     condition: Callable[[], T], timeout_s: float = PATIENCE_S, what: str | Callable[[], object] = ""
 ) -> T:
-    """Ask again and again until the answer is true, and give it.
+    """Evaluate a condition repeatedly until it is true, and return its value.
 
     Args:
-        condition: What is asked; it may raise to say that waiting is in vain.
-        what: What is waited for; a call is made only when it was in vain, and says how things are then.
+        condition: The condition. It may raise an exception to end the wait early.
+        what: What the test waits for. A callable is called only on timeout, and should describe the state then.
 
     Raises:
-        AssertionError: It has not become true in time; with what was waited for, and the last answer.
+        AssertionError: On timeout, with `what` and the condition's last value.
     """
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -39,5 +39,5 @@ def until(
 def _source(condition: Callable[[], object]) -> str:
     try:
         return " ".join(inspect.getsource(condition).split())
-    except (OSError, TypeError):  # as of a method of an object that is written in C
+    except (OSError, TypeError):  # for example for a method of an object written in C
         return repr(condition)

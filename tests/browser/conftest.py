@@ -17,7 +17,7 @@ def ignite(alone):
 
 @pytest.fixture(scope="package")
 def context(tmp_path_factory) -> Iterator[BrowserContext]:
-    """The browser: Playwright starts one at a time."""
+    """The browser. Playwright can only start one at a time."""
     with browser(tmp_path_factory.mktemp("browser")) as context:
         yield context
 
@@ -35,7 +35,7 @@ def shared_desk(ignite, context, tmp_path_factory) -> Iterator[Desk]:
 
 @pytest.fixture
 def desk(shared_desk, monkeypatch) -> Iterator[Desk]:
-    """The desk, without pages and kernels of other tests; this process has the same user as its kernels."""
+    """The desk without pages and kernels of other tests. This process gets the environment of its kernels."""
     for name, value in shared_desk.env.items():
         monkeypatch.setenv(name, value)
     yield shared_desk

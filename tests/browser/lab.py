@@ -1,4 +1,4 @@
-"""JupyterLab on the loopback and Debian's Chromium looking at it, for the browser test and for the pictures."""
+"""Starts JupyterLab on loopback and opens it in Debian's Chromium, for browser tests and screenshots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.waiting import until
 
-# For a machine with much else to do. Nothing waits this long when it need not.
+# Generous for busy machines; waits end as soon as their condition is true.
 PATIENCE_S = 300
 _END_S = 120
 _LABEXTENSIONS = Path(__file__).parents[2] / "ignite_tf_magic" / "ui" / "labextension"
@@ -40,7 +40,7 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# No questions, no looking for news in the internet; functions can be folded, for the pictures.
+# Disables dialogs and the check for news and updates. Enables code folding, for screenshots.
 _SETTINGS = {
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/codemirror-extension/plugin": {"defaultConfig": {"codeFolding": True}},
@@ -70,7 +70,7 @@ class Lab:
     server: psutil.Process
 
     def open(self, context: BrowserContext, name: str) -> Notebook:
-        """Open a notebook in a tab and a workspace of its own; returns when its kernel is ready."""
+        """Open a notebook in its own tab and workspace; return when its kernel is ready."""
         page = context.new_page()
         page.goto(f"{self.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={self.token}")
         notebook = Notebook(page)
@@ -78,7 +78,7 @@ class Lab:
         return notebook
 
     def call(self, method: str, address: str) -> Any:
-        """Call Jupyter's REST API; returns what it answers as JSON, None for nothing."""
+        """Call Jupyter's REST API; return the parsed JSON reply, or None if it is empty."""
         request = Request(f"{self.url}{address}", method=method)
         request.add_header("Authorization", f"token {self.token}")
         with urlopen(request, timeout=PATIENCE_S) as response:
@@ -87,7 +87,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook as a person has it in front of them."""
+    """A notebook as a user sees it."""
 
     page: Page
 
@@ -104,22 +104,22 @@ class Notebook:
         return self.cell(index).locator(".jp-InputPrompt")
 
     def run(self, index: int) -> None:
-        """Run a cell that has not run yet; returns when its kernel has been asked."""
+        """Run a cell that has not run yet; return when the request has been sent to the kernel."""
         cell = self.cell(index)
         cell.locator(".cm-content").click()
         expect(cell.locator(".cm-editor.cm-focused")).to_be_visible()
         self.page.keyboard.press("Control+Enter")
-        # Only then has JupyterLab moved the focus, which it would else take from the next cell.
+        # JupyterLab moves the focus only then. Without this wait it would take the focus from the next cell.
         expect(self.prompt(index)).not_to_have_text("[ ]:")
 
 
 @dataclass(frozen=True)
 class Desk:
-    """A JupyterLab with a browser in front of it.
+    """A JupyterLab and a browser that shows it.
 
     Attributes:
-        directory: Notebooks are written to `notebooks` in it.
-        env: Variables that its kernels see: their cluster, and where their runs are.
+        directory: Directory whose subdirectory `notebooks` holds the notebooks.
+        env: Environment of the kernels: their cluster, and the location of their runs.
     """
 
     lab: Lab
@@ -128,7 +128,7 @@ class Desk:
     env: Mapping[str, str]
 
     def open(self, name: str, *cells: str) -> Notebook:
-        """Write a notebook and open it, with the magics loaded by its first cell."""
+        """Write a notebook whose first cell loads the magics; open it and run that cell."""
         path = self.directory / "notebooks" / f"{name}.ipynb"
         write_notebook(path, ["%load_ext ignite_tf_magic", *cells])
         notebook = self.lab.open(self.context, path.name)
@@ -136,27 +136,27 @@ class Desk:
         return notebook
 
     def clear(self) -> None:
-        """Close all pages and shut their kernels down."""
+        """Close all pages and shut down their kernels."""
         for page in self.context.pages:
             page.close()
         for session in self.lab.call("GET", "api/sessions"):
             self.lab.call("DELETE", f"api/sessions/{session['id']}")
 
     def shot(self, place: Locator, name: str) -> None:
-        """Keep a picture for whoever wants to look: IGNITE_TF_SHOTS names the folder."""
+        """Save a screenshot in the folder named by IGNITE_TF_SHOTS, if it is set."""
         if folder := os.environ.get("IGNITE_TF_SHOTS"):
             place.screenshot(path=Path(folder) / f"{name}.png")
 
 
 def id_in(cell: Locator) -> str:
-    """Return the id of a run that goes on, as soon as its cell tells it."""
+    """Wait until a cell shows the id of its run; return the id."""
     told = cell.locator(".itm-id")
     expect(told).to_have_text(re.compile(r"run \S+"))
     return told.inner_text().removeprefix("run ")
 
 
 def stop_in(place: Locator) -> None:
-    """Stop the run of a cell or a row as a person does: what has lapsed, or is not seen to be done, is asked again."""
+    """Click Stop and confirm, in a cell or a row. Retries if the confirmation timed out or the click had no effect."""
     stop = place.get_by_role("button", name=re.compile("^Stop( run .*)?$"))
     really = place.get_by_role("button", name=re.compile("^really", re.IGNORECASE))
     for _ in range(30):
@@ -177,7 +177,7 @@ def write_notebook(path: Path, cells: Sequence[str]) -> None:
 
 @contextmanager
 def jupyter_lab(directory: Path, env: Mapping[str, str]) -> Iterator[Lab]:
-    """Serve `directory`/notebooks; kernels see `env`. Ends with all kernels and their children."""
+    """Serve `directory`/notebooks with `env` for kernels. Stops with all kernels and their children."""
     root = directory / "notebooks"
     root.mkdir(exist_ok=True)
     token = secrets.token_hex(16)
@@ -189,11 +189,11 @@ def jupyter_lab(directory: Path, env: Mapping[str, str]) -> Iterator[Lab]:
         "JUPYTER_TOKEN": token,
     }
     argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
-    # It looks for a free port, and binds it later: one that no client is given meanwhile. It tries others near it.
+    # JupyterLab binds its port late, so this one is below the ports that the system assigns. It tries others near it.
     port = secrets.choice(range(8100, 9900))
     argv += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", f"--ServerApp.root_dir={root}"]
     argv += ["--LabApp.expose_app_in_browser=True"]
-    # What a wheel installs beside the package, and a checkout does not.
+    # A wheel installs these extensions, a checkout does not.
     argv += ["--ServerApp.jpserver_extensions={'ignite_tf_magic.ui.server': True}"]
     argv += [f"--LabServerApp.extra_labextensions_path={_LABEXTENSIONS}"]
     log_path = directory / "jupyter.log"
@@ -220,10 +220,10 @@ def _wait_for_url(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> 
         assert server.poll() is None, f"JupyterLab has ended; its log:\n{log.read_text()[-4000:]}"
         try:
             info = json.loads((runtime / f"jpserver-{server.pid}.json").read_text())
-            # It writes the file before it listens.
+            # JupyterLab writes the file before it listens.
             socket.create_connection(("127.0.0.1", info["port"])).close()
             return str(info["url"])
-        except (OSError, ValueError):  # not there, half written, or refused
+        except (OSError, ValueError):  # missing, incomplete, or connection refused
             return ""
 
     return until(url, PATIENCE_S, lambda: f"JupyterLab; its log:\n{log.read_text()[-4000:]}")
@@ -242,7 +242,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def still_alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that do not end within a while."""
+    """Wait for processes to end; return those that still live after a while."""
     deadline = time.monotonic() + _END_S
     while (alive := [each for each in processes if _is_alive(each)]) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -251,7 +251,7 @@ def still_alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 def _is_alive(process: psutil.Process) -> bool:
     try:
-        # A dead process that nobody has asked for its exit code yet is a zombie; some containers keep those.
+        # A zombie counts as dead. Some containers never reap zombies.
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
@@ -259,7 +259,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @contextmanager
 def browser(directory: Path, **options: Any) -> Iterator[BrowserContext]:
-    """A browser that knows nothing yet; `options` are those of Playwright's persistent contexts."""
+    """Start a browser with a new profile. `options` are those of Playwright's persistent contexts."""
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             directory / "browser", executable_path=find_browser(), args=_FLAGS, **options

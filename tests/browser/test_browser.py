@@ -1,4 +1,4 @@
-"""What a person does with the mouse: a run started in one notebook, watched and stopped in another."""
+"""Tests of mouse actions: a run started in one notebook, watched and stopped in another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
         run_id = id_in(cell)
         expect(cell).to_contain_text(f"1 worker on localhost, reading {CACHE}")
 
-        # Nobody refreshes the panel, and what is aimed at stays where it is.
+        # The panel refreshes itself, and elements under the mouse keep their place.
         row = panel.locator(".itm-row", has_text=run_id)
         expect(row).to_contain_text("running")
         expect(row).to_contain_text(CACHE)
@@ -74,7 +74,7 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
         expect(cell).to_contain_text(f"run {run_id}: stopped after")
         expect(cell).to_contain_text(f"run {run_id} did not succeed; above is why")
         started = [lab.server, *lab.server.children(recursive=True)]
-        assert len(started) > 2  # a server, two kernels
+        assert len(started) > 2  # a server and two kernels
         for notebook in (watch, train):
             notebook.page.close()
     assert still_alive(started) == []

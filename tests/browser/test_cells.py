@@ -1,4 +1,4 @@
-"""What a person does in cells: attach, interrupt, restart the kernel, complete, read a flood, in the dark."""
+"""Tests of user actions in cells: attach, interrupt, kernel restart, completion, floods of output, dark mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
 model.compile("sgd", "mse", metrics=["mae"])
 model.fit(np.arange(64.0), 1e6 * np.arange(64.0), epochs=3, verbose=2)
 """
-# A loss that falls by decades, on each worker; then there is time to look at it.
+# A loss that falls by decades on each worker, and then a pause to look at it.
 TRAIN_AND_WAIT = """
 import json, os, time, keras, numpy as np
 model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
@@ -46,7 +46,7 @@ NOTE_DRAWN_TEXTS = """() => {
         return write.call(this, text, ...where);
     };
 }"""
-# Text as it is seen: the colour with all opacities, on what lies below it.
+# Text colour as seen: with all opacities, blended with the layers below.
 DIM = """(output, least) => {
     const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return {rgb: [r, g, b], a}; };
     const over = (top, a, below) => top.map((value, i) => a * value + (1 - a) * below[i]);
@@ -75,7 +75,7 @@ DIM = """(output, least) => {
     }
     return dim;
 }"""
-LEGIBLE = 4.5  # of WCAG 2.2, 1.4.3
+LEGIBLE = 4.5  # contrast of WCAG 2.2, 1.4.3
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -103,7 +103,7 @@ def test_a_run_from_elsewhere_is_attached_by_the_sidebar_interrupted_and_stopped
         notebook.run(number)
         expect(notebook.output(number)).to_contain_text("step 9")
 
-        # A person's interrupt ends the watching, not the run.
+        # An interrupt by the user ends the watching, not the run.
         page.get_by_role("button", name="Interrupt the kernel").click()
         expect(notebook.prompt(number)).not_to_have_text("[*]:")
         expect(notebook.output(number)).to_contain_text("goes on")
@@ -164,7 +164,7 @@ def test_who_detaches_has_the_cell_back_and_attaches_again(desk):
 
 
 def test_a_page_that_is_loaded_anew_knows_its_panel_and_how_to_see_its_run(desk):
-    """JupyterLab asks for widgets when the kernel has time, and forgets what else the cell shows that was busy."""
+    """JupyterLab requests widgets when the kernel has time. It forgets the other outputs of a cell that was busy."""
     cells = ["%ignite_tf panel", f"%%ignite_tf start {CACHE} --workers 2\n{COUNT}", "%ignite_tf attach"]
     notebook = desk.open("reload", *cells)
     page = notebook.page
@@ -224,11 +224,11 @@ def test_the_chart_the_tabs_and_the_tensorboard_of_a_training(desk):
     cell.get_by_label("mae", exact=True).check()
     expect(titles).to_have_text(["loss", "mae"])
 
-    # Powers of ten stand beside an axis of logarithms alone.
+    # Only a logarithmic axis shows powers of ten.
     assert spread(page, cell.get_by_label("log", exact=True).check) > 100_000
     assert spread(page, cell.get_by_label("log", exact=True).uncheck) < 10_000
 
-    # Metrics may come after the line that a worker prints.
+    # Metrics may arrive after the line that a worker prints.
     until(lambda: at_right_end(cell, 1) == "40")
     at_the_end = last_loss(cell)
     cell.get_by_label("smooth", exact=True).fill("0.95")
@@ -251,7 +251,7 @@ def test_the_chart_the_tabs_and_the_tensorboard_of_a_training(desk):
 
 
 def spread(page: Page, change: Callable[[], None]) -> float:
-    """Return the quotient of the largest and smallest number that a chart writes beside its axis for a change."""
+    """Make a change; return the ratio of the largest to the smallest number that the chart then draws on its axis."""
     page.evaluate("window.drawn.length = 0")
     change()
     numbers = page.evaluate("window.drawn.map(text => Number(text.replaceAll(',', ''))).filter(n => n > 0)")
@@ -259,12 +259,12 @@ def spread(page: Page, change: Callable[[], None]) -> float:
 
 
 def last_loss(cell: Locator) -> float:
-    """Return the loss that the legend names for the right end of the chart."""
+    """Return the loss in the legend at the right end of the chart."""
     return float(at_right_end(cell, 2))
 
 
 def at_right_end(cell: Locator, row: int) -> str:
-    """Hover over the right end of the first chart; return the value in a row of its legend, from 1."""
+    """Hover over the right end of the first chart; return the value in a row of its legend, counted from 1."""
     over = cell.locator(".u-over").first
     box = over.bounding_box()
     assert box
@@ -274,7 +274,7 @@ def at_right_end(cell: Locator, row: int) -> str:
 
 
 def saved_outputs(path: Path, cell: int) -> str:
-    """Return what a notebook file keeps of a cell; nothing while it is being written, which empties it first."""
+    """Return a cell's outputs in a notebook file, or "" while the file is being written."""
     with contextlib.suppress(ValueError):
         return json.dumps(json.loads(path.read_text())["cells"][cell]["outputs"])
     return ""
@@ -291,7 +291,7 @@ def test_tab_completes_commands_options_and_caches(desk):
         editor.click()
         notebook.page.keyboard.press("Control+a")
         notebook.page.keyboard.type(typed)
-        # One proposal is taken at once; of several one is chosen. JupyterLab waits a second for a kernel's.
+        # A single completion is inserted at once; otherwise one is chosen. JupyterLab waits a second for the kernel.
         proposed = notebook.page.locator(".jp-Completer-item", has_text=chosen)
         for _ in range(60):
             notebook.page.keyboard.press("Tab")

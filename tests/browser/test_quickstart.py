@@ -1,4 +1,4 @@
-"""The quick start as somebody meets it: its notebook in JupyterLab, and then a cell that the sidebar writes."""
+"""Tests the quick start as a new user meets it: its notebook in JupyterLab, then a cell that the sidebar writes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from playwright.sync_api import expect
 from ignite_tf_magic.errors import CacheNotFound
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
-# All cells are on the page: JupyterLab draws those that are seen.
+# Tall enough for all cells, because JupyterLab draws only visible ones.
 WINDOW = {"width": 1400, "height": 5000}
 
 
 @pytest.fixture
 def digits_are_gone(client):
-    """The caches that the notebook makes are not there before, and not afterwards."""
+    """Remove the notebook's caches before and after the test."""
 
     def remove():
         for name in ("DIGITS", "DIGITS_TEST"):

@@ -1,4 +1,4 @@
-"""The widgets' scripts in a browser, without a kernel: what they draw of what they are told."""
+"""Tests of the widgets' scripts in a browser, without a kernel: what they draw from given data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = {
     "can_stop": True,
     "can_leave": True,
 }
-# What anywidget hands to a script: a model whose events the test sends.
+# A replacement for the model that anywidget passes to a script. The test sends its events.
 DRAW = """async ([script, values]) => {
     const {default: {render}} = await import(URL.createObjectURL(new Blob([script], {type: "text/javascript"})));
     const calls = [];
@@ -59,7 +59,7 @@ def lines(*texts: str, end: int | None = None) -> dict[str, Any]:
 
 
 def looks(page: Page, text: str) -> dict[str, Any]:
-    """Return the computed style of the last piece of a line of output."""
+    """Return the computed style of the last span in a line of output."""
     draw_run(page, {"all": lines(text), "tasks": {}})
     return page.evaluate(
         """() => {
@@ -85,10 +85,10 @@ RED = "rgb(229, 57, 53)"
     [
         ("1;3;4;31", {"weight": "700", "style": "italic", "line": "underline", "colour": RED}),
         ("91", {"colour": RED}),
-        ("1;38;2;0;0;0", {"weight": "700"}),  # black by name: nothing is reset
+        ("1;38;2;0;0;0", {"weight": "700"}),  # explicit black, not a reset
         ("38;2;10;20;30", {"colour": "rgb(10, 20, 30)"}),
         ("38:2::10:20:30", {"colour": "rgb(10, 20, 30)"}),
-        ("38;5;4", {"colour": "rgb(30, 136, 229)"}),  # and no line below it
+        ("38;5;4", {"colour": "rgb(30, 136, 229)"}),  # and no underline
         ("38;5;196", {"colour": "rgb(255, 0, 0)"}),
         ("38;5;67", {"colour": "rgb(95, 135, 175)"}),
         ("38;5;232", {"colour": "rgb(8, 8, 8)"}),
@@ -108,7 +108,7 @@ RED = "rgb(229, 57, 53)"
         ("4:3", {"line": "underline"}),
         ("4;4:0", {}),
         ("1;3;4;31;41;0", {}),
-        ("31;", {}),  # an empty one is 0
+        ("31;", {}),  # an empty code means 0
         ("98;108;130;140;7;1000", {}),
     ],
 )
@@ -122,7 +122,7 @@ def test_lines_are_shown_once_in_the_tab_of_their_worker(page):
         "tasks": {"w0": lines("8", "9", end=10), "w1": lines("0")},
     }
     draw_run(page, tail)
-    # Sent before the page drew anything, and on its way while it did.
+    # Sent before the page drew anything, and still on its way then.
     late = {"all": lines("w1 | 0", "w1 | 1", end=12), "tasks": {"w1": lines("0", "1", end=2)}}
     page.evaluate("late => window.tell('msg:custom', {kind: 'output', last: '', ...late})", late)
     page.get_by_role("tab", name="w0").click()
@@ -161,7 +161,7 @@ def test_a_kernel_of_which_nothing_is_heard_is_given_up(page):
     expect(page.locator(".itm-note")).to_have_text(words)
     for name in ("Stop", "Detach", "TensorBoard"):
         expect(page.get_by_role("button", name=name)).to_be_disabled()
-    # It was busy, and is there.
+    # The kernel was busy, and now responds.
     page.evaluate("window.tell('msg:custom', {kind: 'alive'})")
     expect(page.locator(".itm-note")).to_have_text("")
     expect(detach).to_be_enabled()
@@ -267,7 +267,7 @@ def seen_of(runs: list[dict[str, Any]], num_ended: int | None = None) -> dict[st
 
 
 def see_anew(page: Page, runs: list[dict[str, Any]]) -> None:
-    """Have the panel hear what it hears every other second, with something new in it."""
+    """Send the panel its regular update, with something new in it."""
     page.evaluate("seen => window.change('seen', seen)", seen_of(runs) | {"warnings": ["new"]})
 
 
@@ -406,7 +406,8 @@ def test_a_cell_that_was_written_is_told_beside_its_cache_alone(page):
 
 
 BLUE = (30, 136, 229)
-# The places from left to right, as shares of a chart's width, where a line's colour is below so much of its height.
+# Returns positions from left to right, as fractions of the chart's width, where a line's colour appears below a
+# given fraction of its height.
 INKED = """([number, colour, below]) => {
     const canvas = document.querySelectorAll(".itm-panels canvas")[number];
     const {width, height} = canvas, {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
@@ -423,7 +424,7 @@ INKED = """([number, colour, below]) => {
 
 
 def series(*runs: dict[str, list[Any]], epochs: int | None = None) -> dict[str, Any]:
-    """Return what a chart draws of runs' values by metric, one value a step."""
+    """Return chart data for the values of runs by metric, one value per step."""
     made = []
     for number, values in enumerate(runs):
         steps = list(range(epochs or max(map(len, values.values()))))
@@ -455,7 +456,7 @@ def test_values_that_are_told_seldom_are_seen(page):
     once[30] = 0.5
     draw_chart(page, series({"acc": once, "loss": [1.0] * 60}))
     assert inked(page, 0)
-    # A point alone is drawn where all others are a line without points.
+    # An isolated point is drawn as a point in a chart whose lines have no points.
     many: list[Any] = [1.0] * 60
     many[40:50] = ["nan"] * 5 + [1.0] + ["nan"] * 4
     draw_chart(page, series({"loss": many}))
@@ -471,14 +472,14 @@ def test_a_line_breaks_where_a_value_is_not_finite_and_not_where_none_was_told(p
     draw_chart(page, series({"loss": broken}))
     assert 0.3 < widest_gap(inked(page)) < 0.4
     expect(page.locator(".itm-remark")).to_have_text("20 values are not finite")
-    # Smooth as well, and all that comes behind is drawn.
+    # Also with smoothing, and everything after the gap is drawn.
     page.get_by_label("smooth").fill("0.5")
     assert 0.3 < widest_gap(inked(page)) < 0.4
     assert max(inked(page)) > 0.98
 
 
 def test_a_break_reaches_past_the_places_of_other_lines(page):
-    # The loss is told before 20, at 30 and from 41 on; that of validation between.
+    # The loss exists before step 20, at 30 and from 41 on; the validation loss in between.
     loss = [*[1.0] * 20, *[None] * 10, "inf", *[None] * 10, *[1.0] * 19]
     validation = [*[None] * 20, *[3.0] * 21, *[None] * 19]
     given = series({"loss": loss, "val_loss": validation})
@@ -546,7 +547,7 @@ def test_what_was_chosen_holds_for_the_chart_that_is_kept_of_the_same_training(p
     expect(page.get_by_title("what the metrics are drawn over")).to_have_value("epoch")
     expect(page.get_by_label("acc", exact=True)).not_to_be_checked()
     expect(page.locator(".u-title")).to_have_text(["loss"])
-    # Not for another one.
+    # The setting does not apply to another chart.
     draw_chart(page, series({"loss": [4.0, 2.0, 1.0], "acc": [0.1, 0.2, 0.3]}))
     expect(page.get_by_label("log")).not_to_be_checked()
     expect(page.locator(".u-title")).to_have_text(["loss", "acc"])

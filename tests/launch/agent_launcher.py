@@ -1,4 +1,4 @@
-"""Processes on hosts that are reached through relays; see `launchers.Launcher`."""
+"""Processes on hosts that are reached through relays; implements `launchers.Launcher`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from ignite_tf_magic.launch.jobs import Job, JobState, JobStatus
 from ignite_tf_magic.launch.watch import HostWatch
 from tests.launch.launchers import Command
 
-_GRACE_S = 24 * 3600.0  # who asks a process to end decides himself when to kill it
+# `terminate` never kills: callers decide when to call `kill`.
+_GRACE_S = 24 * 3600.0
 
 
 class AgentLauncher(Closing):
-    """Starts processes on hosts, as jobs of one run; `close` ends the watching and leaves them alone."""
+    """Starts processes on hosts, as jobs of one run. `close` stops watching them, but does not end them."""
 
     def __init__(self, hosts: Mapping[str, Host], *, run: str | None = None) -> None:
-        """Return the hosts that may be used, by name, and the run whose directory there takes the output."""
+        """Take the usable hosts by name, and the run whose directory on each host receives the output."""
         self.run = run or f"launch-{secrets.token_hex(6)}"
         self._hosts = dict(hosts)
         self._numbers = itertools.count()
         self._watches: dict[str, _Watched] = {}
 
     def start(self, host: str, command: Command, output_path: PurePath) -> AgentProcess:
-        """Start a process; `output_path` lies in the run's directory on that host."""
+        """Start a process. `output_path` must be in the run's directory on that host."""
         if host not in self._hosts:
             known = ", ".join(sorted(self._hosts)) or "none"
             raise LaunchError(f"cannot start a process on {host!r}: this launcher's hosts are: {known}")
@@ -61,13 +62,13 @@ class AgentLauncher(Closing):
             ) from None
 
     def close(self) -> None:
-        """End the watching."""
+        """Stop watching; the processes go on."""
         for watched in self._watches.values():
             watched.watch.stop()
 
 
 class _Watched:
-    """One run on one host, and those who wait for news of it."""
+    """One run on one host, and a condition that is notified of each change."""
 
     def __init__(self, host: Host, run: str) -> None:
         self.news = threading.Condition()
@@ -87,7 +88,7 @@ class _NoSink:
 
 
 class AgentProcess:
-    """A process on a host; see `launch.base.Process`. It stays what it was while its host is unreachable."""
+    """A process on a host; implements `launchers.Process`. Its status does not change while its host is unreachable."""
 
     def __init__(self, host: Host, job: Job, status: JobStatus, watched: _Watched) -> None:
         self._host = host
@@ -97,21 +98,21 @@ class AgentProcess:
 
     @property
     def status(self) -> JobStatus:
-        """How it stood when its host was heard last."""
+        """The last known status."""
         return self._watched.watch.view.jobs.get(self._job.name, self._first)
 
     @property
     def pid(self) -> int:
-        """Number of the process and of its group."""
+        """The pid, which is also the process group id."""
         if self._first.pid is None:
             raise LaunchError(f"host {self._host.name!r} has not told the number of {self._job.name!r}")
         return self._first.pid
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while nothing is known of an end.
+        """Return the exit code, or None as long as the host has reported no end.
 
         Raises:
-            LaunchError: It has ended, and its host does not know how.
+            LaunchError: The process has ended, but its host does not know its exit code.
         """
         status = self.status
         if not status.has_ended:
@@ -122,7 +123,7 @@ class AgentProcess:
         return status.code
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait until the process has ended."""
+        """Wait until the process has ended; return the exit code, or None after the timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._watched.news:
             while (code := self.poll()) is None:
@@ -133,11 +134,11 @@ class AgentProcess:
         return code
 
     def terminate(self) -> None:
-        """Ask the process to end."""
+        """Ask the process to end (SIGTERM)."""
         self._end(_GRACE_S)
 
     def kill(self) -> None:
-        """Kill the process and all that it started."""
+        """Kill the process and all its children."""
         self._end(0.0)
 
     def _end(self, grace_s: float) -> None:
@@ -146,5 +147,5 @@ class AgentProcess:
         try:
             self._host.end(self._job.run, names=[self._job.name], grace_s=grace_s)
         except HostRefused:
-            if not self.status.has_ended:  # else it ended meanwhile
+            if not self.status.has_ended:  # otherwise it ended in the meantime
                 raise

@@ -1,4 +1,4 @@
-"""What the tests of relays share: a host's home, and a real sshd."""
+"""Fixtures for tests of relays: a host's home, and a real sshd."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.launch.sshd import Sshd, find_sshd
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The place of our files on a host."""
+    """The directory of this package's files on a host."""
     return tmp_path / "home"
 
 
 @pytest.fixture
 def server(tmp_path: Path, home: Path) -> Sshd:
-    """A server that is not started yet."""
+    """An sshd that has not been started."""
     if find_sshd() is None:
         pytest.skip("needs OpenSSH's sshd")
     return Sshd(tmp_path / "sshd", env={"IGNITE_TF_HOME": str(home)})
@@ -26,6 +26,6 @@ def server(tmp_path: Path, home: Path) -> Sshd:
 
 @pytest.fixture
 def box(server: Sshd) -> Iterator[Sshd]:
-    """A running server, known to its client."""
+    """A running sshd, whose host key the client knows."""
     with server:
         yield server

@@ -1,4 +1,4 @@
-"""What every launcher promises; its tests inherit this and give `launcher` and `host`."""
+"""Tests that every launcher must pass. Test classes inherit them and define `launcher` and `host`."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class LauncherContract:
         )
         assert start(python(code)).wait(300) == 0
         child = int(output.read_text())
-        # Before it would end by itself.
+        # This timeout ends before the child would exit by itself.
         until(lambda: not is_alive(child), timeout_s=40)
 
     def test_ending_a_process_that_has_ended_does_nothing(self, start):

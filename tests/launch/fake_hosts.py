@@ -1,6 +1,6 @@
-"""Many hosts in one process: asyncssh serves each on an address of 127.0.0.0/8 and runs what is asked, here.
+"""Many hosts in one process: asyncssh serves each at an address of 127.0.0.0/8 and runs commands on this machine.
 
-Every host has a home of its own (IGNITE_TF_HOME), so that relays, shims and processes are real.
+Each host has its own home (IGNITE_TF_HOME); relays, shims and processes are real.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ignite_tf_magic.launch.ssh import SshOptions
 
 
 class FakeHosts:
-    """Starts the process; `names` are the ssh names of the hosts, `options` the way in."""
+    """Starts the server process. `names` are the hosts' ssh names, `options` the SSH options to reach them."""
 
     def __init__(self, folder: Path, num_hosts: int) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -29,7 +29,7 @@ class FakeHosts:
         for name in ("host_key", "user_key"):
             key = asyncssh.generate_private_key("ssh-ed25519")
             key.write_private_key(folder / name)
-            (folder / name).chmod(0o600)  # `ssh` uses no key that others can read
+            (folder / name).chmod(0o600)  # `ssh` refuses keys that others can read
             key.write_public_key(folder / f"{name}.pub")
         self.options = SshOptions(config_file=str(folder / "ssh_config"))
 
@@ -99,7 +99,7 @@ async def _serve(folder: Path, num_hosts: int) -> None:
         port = listener.get_port()
     print(json.dumps({"port": port}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    os._exit(0)  # connections may be open
+    os._exit(0)  # exits even if connections are open
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a launcher of processes on hosts is: for tests of all that agents promise by one suite, `contract`.
+"""The interface of a process launcher, for tests that check agents with one suite.
 
 A launcher knows nothing of runs, workers or Ignite; a run knows nothing of how its processes are
 reached. Every launcher passes the same suite, `tests/launch/contract.py`.
@@ -14,13 +14,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start.
+    """A command to start.
 
     Attributes:
-        argv: Program and arguments; no shell reads them. Never holds a secret: any user may list it.
-        env: Variables on top of those that the host gives. Never holds a secret either.
-        cwd: Directory of the process; None takes the launcher's.
-        stdin_text: What the process reads from its standard input, which then ends; None is an empty input.
+        argv: Program and arguments, not interpreted by a shell. Never holds a secret: any user can list it.
+        env: Variables in addition to those of the host. Never holds a secret either.
+        cwd: Working directory of the process; None uses the launcher's.
+        stdin_text: Text on the process's standard input, which then ends; None means empty input.
     """
 
     argv: Sequence[str]
@@ -30,31 +30,31 @@ class Command:
 
 
 class Process(Protocol):
-    """A started process and those that it started, as long as they stay in its group."""
+    """A started process, with its descendants that stay in its process group."""
 
     @property
     def pid(self) -> int:
-        """Number of the process on its host; it is also the number of its group."""
+        """The pid on the process's host, which is also its group id."""
         ...
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs. Does not block.
 
-        A process ended by signal N gives -N. Whatever the process left behind in its group has been
-        killed when this gives a code.
+        Returns -N for a process ended by signal N. When this returns a code, all other processes of the
+        group have been killed.
         """
         ...
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait until the process has ended; as `poll`, None when the time is over first."""
+        """Wait until the process has ended; return its code as `poll` does, or None after the timeout."""
         ...
 
     def terminate(self) -> None:
-        """Ask the process to end (SIGTERM where there are signals); its children are not asked."""
+        """Ask the process to end (SIGTERM on POSIX). Does not signal its children."""
         ...
 
     def kill(self) -> None:
-        """Kill the process and its group at once. Does nothing when it has ended."""
+        """Kill the process and its group at once. Does nothing if it has ended."""
         ...
 
 
@@ -62,12 +62,12 @@ class Launcher(Protocol):
     """Starts processes on hosts."""
 
     def start(self, host: str, command: Command, output_path: PurePath) -> Process:
-        """Start a process in a group of its own; returns without waiting for it.
+        """Start a process in a new process group; return without waiting for its end.
 
         Its standard output and error are appended, in the order in which they are written, to
-        `output_path` on that host, which is created readable by its owner only.
+        `output_path` on that host. The file is created readable by its owner only.
 
         Raises:
-            LaunchError: There is no such host, program or directory, or it may not be used.
+            LaunchError: The host, program or directory does not exist, or may not be used.
         """
         ...

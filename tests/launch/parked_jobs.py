@@ -1,4 +1,4 @@
-"""Processes that wait for jobs, and jobs that take them, light ones, as tests of relays need them."""
+"""Light parked processes, and jobs that take them, for tests of relays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def input_of(imports: tuple[str, ...] = ("json",), hidden: tuple[str, ...] = (),
 
 
 class ParkedJobs:
-    """Parks processes at a relay and starts Python code as jobs: module `told` runs its first argument."""
+    """Parks processes at a relay and starts Python code as jobs: module `told` executes its first argument."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.home = home
@@ -35,7 +35,7 @@ class ParkedJobs:
             "PYTHONPATH": f"{self.path}:{PACKAGE_ROOT}",
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTEST_CURRENT_TEST": "",  # which relays have in other words before and in a test
+            "PYTEST_CURRENT_TEST": "",  # relays would have another value before a test than in it
         }
 
     def early(self, input_text: str | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class ParkedJobs:
         return relay.start(**asked)
 
     def parked(self) -> list[int]:
-        """The processes that wait, or have become a job's by now: they are still called so."""
+        """Return the pids of parked processes, including those that became a job: their command line stays the same."""
         return [pid for pid, argv in processes_of(self.home).items() if argv[1:3] == ["-m", PARKED]]
 
     def shims(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""A relay of the agent over pipes, and what tests need to talk to it. No client code of the package but frames."""
+"""A client of one relay over pipes. It uses only the frame codec of the package, no other client code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, until
 
 SOURCE = agent_source()
 DIGEST = agent_digest(SOURCE)
-HOME_MARK = "IGNITE_TF_TEST_HOME"  # in the environment of all that a relay starts
+HOME_MARK = "IGNITE_TF_TEST_HOME"  # set in the environment of all processes that a relay starts
 
 
 class Refusal(Exception):
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 
 class Relay:
-    """One relay; `call` is one request and its answer."""
+    """One relay. `call` sends one request and returns its reply."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Relay:
         return self.answer(self.send(op, payload, **fields))
 
     def start(self, code: str = "", *, run: str = "r", stdin: bytes = b"", **fields: Any) -> dict[str, Any]:
-        """Start Python code as a job; `name` and `log` follow from each other."""
+        """Start Python code as a job. The log's default name is the job's name with ".log"."""
         name = fields.pop("name", "g1-worker-0")
         asked = {
             "argv": [sys.executable, "-u", "-c", code],
@@ -141,7 +141,7 @@ def relay_at(root: Path, **options: Any) -> Iterator[Relay]:
 
 
 def processes_of(home: Path) -> dict[int, list[str]]:
-    """Everything that descends from a relay of that home, shims and jobs included: pid -> command line."""
+    """Return all descendants of a home's relays, including shims and jobs: pid -> command line."""
     found = {}
     mark = f"\0{HOME_MARK}={home}\0".encode()
     for path in Path("/proc").iterdir():
@@ -153,7 +153,7 @@ def processes_of(home: Path) -> dict[int, list[str]]:
 
 @contextlib.contextmanager
 def clean_host(home: Path) -> Iterator[Relay]:
-    """A relay of a host on which nothing may be left at the end once all its jobs were ended."""
+    """Yield a relay of a host. Afterwards end all its jobs, and check that no process is left."""
     with relay_at(home) as relay:
         yield relay
     if not processes_of(home):

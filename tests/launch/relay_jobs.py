@@ -1,4 +1,4 @@
-"""Jobs for tests of relays, and a sink that keeps what it is given and checks that nothing comes twice."""
+"""Jobs for tests of relays, and a sink that stores output and checks that no byte arrives twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def job(name: str, code: str, **options) -> Job:
 
 
 def shell_job(name: str, script: str, **options) -> Job:
-    """A job that starts quicker."""
+    """Return a job that starts faster than Python: a shell script."""
     options = {"generation": 1, "env": {}, "log": f"{name}.log", **options}
     return Job(run="r1", name=name, argv=("/bin/sh", "-c", script), **options)
 

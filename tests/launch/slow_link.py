@@ -1,4 +1,4 @@
-"""A link of long ways that loses packets, in user space: what TCP makes of it, stalls in order, and no byte lost."""
+"""A slow link that loses packets, simulated in user space as TCP shows it: stalls, but ordered and complete data."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Counts:
 
 
 class SlowLink:
-    """Forwards connections to an address, with half of `round_trip_s` each way.
+    """Forwards connections to an address, with half of `round_trip_s` as delay in each direction.
 
-    A lost packet is sent again after a retransmission timeout, which doubles each time, and all behind it wait: so a
-    receiver sees loss.
+    A lost packet is resent after a retransmission timeout, which doubles each time. All packets behind it wait, as TCP
+    receivers observe it.
     """
 
     def __init__(self, to: tuple[str, int], *, round_trip_s: float, loss: float, seed: int) -> None:
@@ -71,7 +71,7 @@ class SlowLink:
                     await end.wait_closed()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one direction: each packet arrives when it would, and never before the one in front of it."""
+        """Carry one direction. Each packet arrives after its delay, and never before the packet in front of it."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(256)
         await asyncio.gather(self._take(reader, under_way), self._deliver(under_way, writer))
 

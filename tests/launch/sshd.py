@@ -1,4 +1,4 @@
-"""A real OpenSSH server on a free port of 127.0.1.1, with keys and files of its own; works without root."""
+"""A real OpenSSH server on a free port of 127.0.1.1, with its own keys and files; works without root."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_sshd() -> str | None:
 
 
 class Sshd:
-    """One server; `options` is how our transport gets in under the name "box"."""
+    """One server. `options` let our transport connect under the name "box"."""
 
     def __init__(
         self, folder: Path, *, address: str = ADDRESS, extra: str = "", env: dict[str, str] | None = None
@@ -94,20 +94,20 @@ class Sshd:
         return False
 
     def sessions(self) -> list[psutil.Process]:
-        """The processes of sshd that serve connections, the eldest first."""
+        """The sshd processes that serve connections, oldest first."""
         if self.process is None:
             return []
         found, children = [], []
         with contextlib.suppress(psutil.NoSuchProcess):
             children = psutil.Process(self.process.pid).children(recursive=True)
         for process in children:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process has just ended
                 if process.name().startswith("sshd"):
                     found.append(process)
         return found
 
     def kill_sessions(self) -> None:
-        """Break every connection, as a crash would; what was started there lives on."""
+        """Break every connection, as a crash would. Processes started over them survive."""
         for process in self.sessions():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A relay answers whatever it meets: files nested too deep, records that no parser takes, entries that stay."""
+"""Tests that a relay survives bad state: deep directories, unparsable records, files that cannot be removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def relay(home):
 
 
 def nest(path, depth: int) -> None:
-    """Make directories in each other, deeper than any path can name."""
+    """Create nested directories, deeper than any path can name."""
     made = subprocess.run(
         [sys.executable, "-c", f"import os\nfor _ in range({depth}): os.mkdir('d'); os.chdir('d')"],
         cwd=path,
@@ -55,7 +55,7 @@ def test_a_request_nested_too_deep_ends_the_relay_as_one_that_is_no_json_does(ho
 
 
 def test_what_no_operation_foresaw_is_answered(relay):
-    """A host without room for another thread: what needs one is refused, and the relay goes on."""
+    """The host has no memory for another thread. The relay refuses requests that need one, and goes on."""
     relay.call("hello")
     pid = relay.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""Hosts whose disk is full or cannot be written, as small file systems of their own: what a relay says of them."""
+"""Tests of a relay's answers when the host's disk is full or read-only, on small separate file systems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a 
 
 @pytest.fixture
 def disk(home):
-    """Mount a disk of so many MiB where our files lie."""
+    """Mount a disk of the given size in MiB at the home of the package's files."""
     mounted = []
 
     def mount(size_mb: int, *options: str):
@@ -136,7 +136,7 @@ for number in range(30):
     with clean_host(home) as relay:
         relay.start(code, log_limit_bytes=1 << 30)
         ended = relay.until_ended()
-        assert ended["code"] == 0  # it wrote 60 MiB on a disk of 48
+        assert ended["code"] == 0  # it wrote 60 MiB on a disk of 48 MiB
         assert ended["log_start"] > 0
 
 

@@ -1,4 +1,4 @@
-"""The codec and the shipped file."""
+"""Tests of the frame codec and of the agent file that is sent to hosts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_no_two_modules_of_the_shipped_file_use_one_name():
 
 
 def test_the_agent_loads_few_modules_at_its_start(tmp_path):
-    """Each host pays for them with every command."""
+    """Each command on each host pays for these imports."""
     (tmp_path / "agent.py").write_bytes(agent_source())
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import agent; print(*sys.modules)"
     done = subprocess.run(

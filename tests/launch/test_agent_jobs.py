@@ -1,4 +1,4 @@
-"""Jobs: started once, with a lease, below a fence, with devices of their own, on a disk that may be full."""
+"""Tests of jobs: start exactly once, leases, generations, devices, and full disks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ print(json.dumps([sys.stdin.read(), os.environ["A"], os.getcwd(), os.getsid(0) =
     relay.start(argv=argv, env={"A": "ß"}, cwd=str(tmp_path / "dir"), stdin=b"secret", log="deep/er/out.log")
     assert relay.until_ended()["code"] == 0
     relay.call("read", run="r", path="deep/er/out.log")
-    # Descriptors: three, and the one that lists them.
+    # Four descriptors: the three standard ones, and the one that lists the directory.
     expected = ["secret", "ß", str(tmp_path / "dir"), True, ["x", "ä"], [], 4, mask]
     assert json.loads(relay.payload) == expected
     (home / "runs/r/deep/er/out.log").unlink()
@@ -199,7 +199,7 @@ def test_a_fence_ends_older_jobs_of_its_run_only_and_is_never_lowered(relay):
 
 
 def test_a_job_whose_lease_is_over_is_ended(relay, home):
-    # Long enough for a busy machine to start a Python, which only then ignores SIGTERM.
+    # Long enough for a busy machine to start Python, because SIGTERM is ignored only after that.
     relay.start(STUBBORN, lease=lease(relay, 5.0), grace_s=0.3)
     relay.kill()
     until(lambda: not processes_of(home))
@@ -209,7 +209,7 @@ def test_a_job_whose_lease_is_over_is_ended(relay, home):
 
 
 def test_only_recent_tokens_prolong_a_lease(relay, home):
-    """A renewal says until when from the moment that the client knew of, not from when it arrives."""
+    """A renewal counts from the time of its token, which the client last knew, not from its arrival."""
     relay.start(SLEEP, lease=lease(relay, 1.0))
     relay.poll(renew={"generation": 1, **lease(relay, 500)})
     deadline = relay.call("hello")["now"] + 400
@@ -297,7 +297,7 @@ def test_a_process_that_ends_by_itself_is_not_started_again(relay):
 
 
 def test_a_process_that_has_reported_its_end_and_lives_on_is_ended_as_it_reported(relay, home):
-    """As one that hangs in a library's destructor."""
+    """For example a process that hangs in a library's destructor."""
     code = """
 import pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -427,7 +427,7 @@ def test_a_kill_for_want_of_memory_is_told(relay):
 
 @pytest.fixture
 def small_disk(home):
-    """A home of 4 MiB."""
+    """Mount a disk of 24 MiB as home."""
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", str(home)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:

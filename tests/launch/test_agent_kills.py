@@ -1,4 +1,4 @@
-"""Whatever is killed, and however hard a job tries to get away: nothing of a job survives its end."""
+"""Tests that no process of a job survives the job's end, whatever is killed and however processes try to escape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.launch.relay_client import Relay, clean_host, processes_of, relay_at
 from tests.waiting import until
 
 SLEEP = "import time; print('up'); time.sleep(600)"
-# The process, a child in its group, a grandchild in a session of its own, an orphan, one that ignores SIGTERM.
+# The process, a child in its group, a grandchild in its own session, an orphan, and one that ignores SIGTERM.
 FAMILY = """
 import os, signal, time
 told, tell = os.pipe()
@@ -34,7 +34,7 @@ for _ in range(8): os.read(told, 1)
 print('up')
 time.sleep(600)
 """
-# Chains of processes that fork and end, over and over: no list of processes is ever current.
+# Chains of processes that fork and exit repeatedly, so that any list of processes is already outdated.
 STORM = """
 import os, sys, time
 give_up_at = time.time() + 60
@@ -66,7 +66,7 @@ def start(relay: Relay, code: str, **fields) -> dict:
 
 
 def assert_silent(relay: Relay) -> None:
-    """No list of processes shows a storm that survived; its output does."""
+    """Assert that a job's log stopped growing. Lists of processes could miss survivors of a storm."""
     size = relay.job()["log_bytes"]
     time.sleep(0.2)
     assert relay.job()["log_bytes"] == size
@@ -151,7 +151,7 @@ def test_any_relay_cleans_up_after_both_shims(relay, home):
     relay.close()
     for shim in job["keepers"]:
         os.kill(shim, signal.SIGKILL)
-    until(lambda: job["pid"] not in processes_of(home))  # although nobody looks
+    until(lambda: job["pid"] not in processes_of(home))  # although no client polls
     with relay_at(home) as first, relay_at(home) as second:
         answers = [each.answer(each.send("list"))["runs"][0]["jobs"][0] for each in (first, second)]
         assert {"ended"} == {first.until_ended()["state"], second.until_ended()["state"]}

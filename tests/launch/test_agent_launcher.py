@@ -1,4 +1,4 @@
-"""What every launcher promises, kept by relays: one that is a child process, and one behind a real sshd."""
+"""Runs the launcher contract on relays: one that is a child process, and one behind a real sshd."""
 
 from __future__ import annotations
 

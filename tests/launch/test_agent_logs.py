@@ -1,4 +1,4 @@
-"""Output: told at once, in pieces that fit together, bounded on the disk with the gap said."""
+"""Tests of output: delivered at once, in contiguous pieces, with a size bound on disk and reported gaps."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ import time; time.sleep(600)
     until(lambda: relay.job()["log_bytes"] - relay.job()["log_start"] <= MIB)
     start = relay.job()["log_start"]
     assert start % 4096 == 0
-    until(lambda: (home / "runs/r" / LOG).stat().st_blocks * 512 <= MIB + 8192)  # told first, then freed
+    until(lambda: (home / "runs/r" / LOG).stat().st_blocks * 512 <= MIB + 8192)  # reported first, then freed
     reply = relay.poll(logs={LOG: 32})
     assert reply["gaps"] == [[LOG, 32, start]]
     (piece,) = reply["logs"]
@@ -137,7 +137,7 @@ import time; time.sleep(600)
 
 @pytest.mark.nightly
 def test_no_hole_is_ever_read_while_a_log_is_freed(relay, home):
-    """Bytes are freed while they are read: what is given is either told as a gap or true.
+    """Bytes are freed while the client reads. Every byte must be correct or reported as part of a gap.
 
     Nightly. Shorter: test_bytes_freed_between_a_look_and_the_reading_are_told_as_a_gap
     """
@@ -211,7 +211,7 @@ def test_output_is_appended_to_what_another_job_wrote(relay):
 
 def test_noise_of_a_login_shell_and_an_agent_that_is_there(relay, home, tmp_path):
     assert relay.word == "NEED"
-    relay.call("hello")  # the agent that was sent has been written
+    relay.call("hello")  # by now the agent that was sent has been written to disk
     noisy = tmp_path / "noisy"
     noisy.write_text(f'#!/bin/sh\nprintf "Welcome! \\377\\nLast login: IGNITE"\nexec {sys.executable} "$@"\n')
     noisy.chmod(0o755)
@@ -273,7 +273,7 @@ def planted(trace):
 @only_root
 @pytest.mark.parametrize("changes", ["owner", "mode"])
 def test_a_compiled_agent_that_somebody_planted_is_not_run(relay, home, tmp_path, changes):
-    """Of the kind that Python never compares with its source."""
+    """The planted file is of the kind that Python never compares with its source."""
     relay.start("pass")
     relay.until_ended()
     [compiled] = (home / "agents/__pycache__").glob(f"{DIGEST}.*.pyc")
@@ -327,7 +327,7 @@ def test_a_directory_belongs_to_one_host(home):
 
 def test_where_the_files_are(tmp_path):
     variables = {"HOME": str(tmp_path), "XDG_STATE_HOME": "", "IGNITE_TF_HOME": ""}
-    (tmp_path / "old/ignite_tf_magic/runs").mkdir(parents=True)  # of a version before hosts had their own
+    (tmp_path / "old/ignite_tf_magic/runs").mkdir(parents=True)  # from a version without a directory per host
     for changed, expected in (
         ({}, f".local/state/ignite_tf_magic/{HOST}"),
         ({"XDG_STATE_HOME": str(tmp_path / "state")}, f"state/ignite_tf_magic/{HOST}"),

@@ -1,4 +1,4 @@
-"""Archives are unpacked with distrust; a refused one leaves nothing."""
+"""Tests that archives are unpacked safely, and that a refused archive leaves nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def member(name: str, **fields) -> tarfile.TarInfo:
 
 
 def archive(*members, compress=True) -> bytes:
-    """Make an archive of names, (name, bytes) and TarInfo."""
+    """Return an archive of members: names, (name, bytes) pairs and TarInfo objects."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as tar:
         for each in members:
@@ -71,7 +71,7 @@ def test_a_tree_arrives_whole_and_private(relay, home, compress):
         *(0o700, 0o700, 0o600, 0o700)
     ]
     assert relay.call("has", digests=[digest, "0" * 64])["have"] == [digest]
-    put(relay, data)  # once more changes nothing
+    put(relay, data)  # a second upload changes nothing
     assert [path.name for path in (home / "parcels").iterdir()] == [digest]
 
 

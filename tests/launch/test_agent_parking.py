@@ -1,4 +1,4 @@
-"""Processes that were started early: each becomes the process of one job at most, which is then as any other."""
+"""Tests of parked processes: each serves at most one job, which then behaves like any other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pid_told(relay, name: str = "g1-worker-0") -> int:
     return int(relay.output(name).split()[-1])
 
 
-# --- a job takes one --------------------------------------------------------------------------------------------
+# --- a job takes a parked process -------------------------------------------------------------------------------
 
 
 def test_a_job_takes_the_process_that_waits_for_it_and_the_next_one_has_its_own(relay, jobs):
@@ -141,7 +141,7 @@ def test_an_import_that_fails_is_left_to_the_job(relay, jobs):
     assert b"broken" not in relay.output()
 
 
-# --- as any other job -------------------------------------------------------------------------------------------
+# --- jobs behave like others ------------------------------------------------------------------------------------
 
 PROBE = """
 import ctypes, json, os, resource, signal, subprocess, sys, threading, warnings
@@ -272,7 +272,7 @@ def test_nothing_of_a_warm_job_survives_its_shim(relay, jobs, whom):
     until(lambda: set(processes_of(jobs.home)) == {relay.process.pid}, what=lambda: processes_of(jobs.home))
 
 
-# --- when they end unused ---------------------------------------------------------------------------------------
+# --- unused processes end ---------------------------------------------------------------------------------------
 
 
 def test_they_end_with_the_client_that_asked_for_them(relay, jobs, home):
@@ -309,7 +309,7 @@ def test_no_other_operation_sees_them(relay, jobs, home):
     assert list((home / "runs").iterdir()) == []
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whom", ["process", "inner", "outer", "all"])

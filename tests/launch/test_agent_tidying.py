@@ -1,4 +1,4 @@
-"""What grows on hosts is bounded: what nobody uses goes, what is in use stays, one entry that stays hides no other."""
+"""Tests of cleanup on hosts: unused files go, used ones stay, and an entry that cannot be removed hides no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports that lead from one host to another: a real sshd on this machine is the one, this machine itself the other."""
+"""Tests of ports that lead between hosts: one is a real sshd on this machine, the other this machine itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = 1 << 16
 
 
 class Elsewhere(LocalEnd):
-    """Stands for another host: its ports are others than those of the first, as both are on this machine."""
+    """Stands for another host. It maps each port to a different one, because both hosts share this machine."""
 
     def __init__(self, inner, port: int) -> None:
         self._inner = inner
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def target():
-    """A server that nobody has accepted from yet."""
+    """A server that has not accepted any connection yet."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         server.settimeout(30)
         yield server
@@ -51,7 +51,7 @@ def target():
 
 @pytest.fixture(params=["by ssh to here", "from here by ssh", "by ssh to ssh"])
 def led(request, box, target):
-    """A port that leads to the target, in each of the ways between hosts."""
+    """A port that leads to the target, for each kind of route between hosts."""
     there, here = ssh_end(box), LocalEnd()
     at = here if request.param.startswith("from here") else there
     inner = there if request.param.endswith("ssh") else here
@@ -67,7 +67,7 @@ def connect(port: int) -> socket.socket:
 
 
 def send(to: socket.socket, data: bytes) -> threading.Thread:
-    """Send all, then end this side only."""
+    """Send all data in a thread, then close only this direction."""
 
     def work() -> None:
         to.sendall(data)
@@ -120,7 +120,7 @@ def test_a_side_that_has_said_all_still_hears(led, target):
 
 
 def test_who_is_connected_to_speaks_first(led, target):
-    """As servers of HTTP/2 do: nothing of it is lost while the connection is being made."""
+    """HTTP/2 servers do this. No byte may be lost while the connection is being set up."""
     for _ in range(20):
         with connect(led) as near, accept(target) as far:
             far.sendall(b"settings")
@@ -139,7 +139,7 @@ def test_many_connections_at_once(led, target):
 
 
 def test_a_slow_reader_holds_the_writer_back(led, target):
-    """What nobody reads is not heaped up in this process."""
+    """Data that the reader does not read must not pile up in this process."""
     with connect(led) as near, accept(target) as far:
         near.setblocking(False)
         num_sent, silent_since = 0, time.monotonic()
@@ -158,7 +158,8 @@ def test_a_slow_reader_holds_the_writer_back(led, target):
 def test_the_end_of_one_side_that_is_killed_is_the_end_of_the_other(led, target):
     with connect(led) as near, accept(target) as far:
         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        near.close()  # with RST, as of a process that was killed with bytes unread
+        # Closes with RST, like a process that was killed with unread bytes.
+        near.close()
         with suppress(ConnectionResetError):
             assert far.recv(1) == b""
 

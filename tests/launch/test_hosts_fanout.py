@@ -1,4 +1,4 @@
-"""One notebook and a hundred hosts."""
+"""Tests one notebook with a hundred hosts."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_lease_that_nobody_renews_ends_the_job(host):
 def test_a_lease_that_was_set_further_off_is_over_later_and_can_be_set_back(host):
     host.start(shell_job("w0", "exec sleep 60", lease_s=1.0, grace_s=0.2))
     host.set_lease("r1", 1, 500)
-    time.sleep(1.6)  # longer than it was set to at first
+    time.sleep(1.6)  # longer than the first lease
     assert status_of(host, "w0").state is JobState.RUNNING
     host.set_lease("r1", 1, 0.1)
     until(lambda: status_of(host, "w0").has_ended)
@@ -120,7 +120,7 @@ def test_runs_are_listed_with_their_record_and_removed(host):
 
 
 def test_runs_with_large_records_hide_no_other(host):
-    """As of caches with 20,000 partitions; the four of them do not fit into one answer."""
+    """Records of caches with 20,000 partitions are this large. The four of them do not fit into one reply."""
     sizes = {str(number): [1_000_000, 1000] for number in range(20_000)}
     records = {
         f"run{number}": {"number": number, "sizes": sizes, "name": "\u00fc" * 100_000} for number in range(4)

@@ -74,7 +74,7 @@ def test_a_forked_child_does_not_keep_the_lock(path):
     held = HeldLock(path)
     to_child, to_parent = os.pipe(), os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # forking while other tests' threads live
+        warnings.simplefilter("ignore")  # fork warns about threads of other tests
         child = os.fork()
     if child == 0:
         os.write(to_parent[1], b"x")

@@ -28,7 +28,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and modes of
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The user's cache directory, of this test alone."""
+    """The user's cache directory, replaced for this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "ignite_tf_magic" / "parcels"
 
@@ -47,7 +47,7 @@ def job(tmp_path):
 
 
 def contents(parcel) -> dict[str, object]:
-    """What a host finds when it has unpacked it."""
+    """Return the files that a host finds after unpacking, by name."""
     found: dict[str, object] = {}
     with tarfile.open(parcel.path) as archive:
         for member in archive:
@@ -168,7 +168,7 @@ def test_links_of_a_job_that_lead_out_are_left_out_and_named(job, tmp_path):
     assert not {"data", "lib/helpers.py", "main.py"} & {*contents(parcel)}
     parcel = pack_job(
         job, ["python", "main.py"], include=["lib/*"]
-    )  # what the command runs is always shipped
+    )  # the file that the command runs is always sent
     assert list(parcel.left_out) == links[:1]
     found = contents(pack_job(job, ["python", "main.py"], include=["*"]))
     assert (found["main.py"], found["lib/helpers.py"], found["data/sub/rows.csv"]) == (
@@ -509,7 +509,7 @@ def zip_bomb(size: int) -> bytes:
 
 
 def lying_zip(size: int) -> bytes:
-    """Its directory says that the entry has ten bytes."""
+    """Return a zip file whose directory falsely claims that the entry has ten bytes."""
     data = bytearray(zip_bomb(size))
     struct.pack_into("<I", data, data.index(b"PK\x01\x02") + 24, 10)
     return bytes(data)
@@ -573,7 +573,7 @@ def small(compress=lambda data: data) -> bytes:
 @pytest.mark.parametrize("compress", [lambda data: data, gzip.compress, bz2.compress, lzma.compress])
 def test_an_archive_that_is_cut_off_is_never_taken_for_a_smaller_one(tmp_path, compress):
     data = small(compress)
-    end = len(data) if compress(b"") else 3 * 1536 + 512  # a plain tar ends with zeros that say nothing
+    end = len(data) if compress(b"") else 3 * 1536 + 512  # a plain tar ends with zeros that carry no data
     for length in range(0, end, max(1, len(data) // 60)):
         with pytest.raises(ParcelError):
             pack_job(file_of(tmp_path, data[:length]))

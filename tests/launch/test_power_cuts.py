@@ -1,4 +1,4 @@
-"""Trees reach the disk before they get the names by which they count as whole: else a power cut leaves empty files."""
+"""Tests that files are synced before the rename that marks them complete, so that power cuts leave none empty."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ignite_tf_magic.runs.environments import environment_builder
 
 @pytest.fixture
 def order(monkeypatch):
-    """What is synced and renamed, in order: ("sync", PATH) and ("rename", FROM, TO)."""
+    """The syncs and renames, in order: ("sync", PATH) and ("rename", FROM, TO)."""
     done: list[tuple[str, ...]] = []
     rename = os.rename
 

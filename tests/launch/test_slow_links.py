@@ -1,6 +1,6 @@
-"""Links of 150 ms that lose 3 % of their packets: no line is lost or doubled, no worker ends before its time.
+"""Tests of links of 150 ms with 3 % packet loss: no line is lost or doubled, and no worker ends early.
 
-Whole runs over such links: `tests/ssh/test_ssh_slow_links.py`, and `python -m benchmarks.slow_links`.
+Tests of whole runs over such links: `tests/ssh/test_ssh_slow_links.py`, and `python -m benchmarks.slow_links`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.waiting import until
 
 NUM_LINES = 20_000
 COUNTING = f"i=0; while [ $i -lt {NUM_LINES} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.02; done"
-LEASE_S = 6.0  # which renewals must reach in time
+LEASE_S = 6.0  # renewals must arrive within this time
 
 
 def test_a_slow_link_that_loses_packets_loses_no_line_and_ends_no_worker(box):
@@ -48,7 +48,7 @@ def test_a_slow_link_that_loses_packets_loses_no_line_and_ends_no_worker(box):
 
 
 def behind_the_link(box, port: int) -> None:
-    """Have the name "box" lead through the link, whose port is known as the server's is."""
+    """Route the name "box" through the link, and accept the server's key at the link's port."""
     config = box.ssh_config.read_text()
     box.ssh_config.write_text(
         config.replace(f"HostName {box.address}", "HostName 127.0.0.1").replace(

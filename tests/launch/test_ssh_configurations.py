@@ -1,4 +1,4 @@
-"""Our transport and `ssh` itself understand configurations alike: both get to the same place, or neither does."""
+"""Tests that our transport and `ssh` interpret configurations alike: both reach the same place, or neither does."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Case:
     """One configuration.
 
     Attributes:
-        config: Lines of ssh_config; `{...}` are the paths and ports of `Place`.
-        known: Known hosts, in the file `known` of the directory.
-        name: What is given to ssh as the host.
-        agent: The key that an agent holds.
-        reaches: Whether the host is reached, as `ssh` has it; a case is to test what it says.
+        config: Lines of ssh_config; `{...}` stand for paths and ports of `Place`.
+        known: Lines of the file `known` with the known hosts.
+        name: The host name passed to ssh.
+        agent: The key that the SSH agent holds.
+        reaches: Whether `ssh` is expected to reach the host.
     """
 
     config: str
@@ -177,7 +177,7 @@ if not has_ipv6():
 
 
 class Place:
-    """Two servers, keys, and files to which configurations refer."""
+    """Two servers, with keys and files that configurations refer to."""
 
     def __init__(self, folder: Path) -> None:
         self.box = Sshd(folder / "box")
@@ -198,7 +198,7 @@ class Place:
         self.relay.write_text(RELAY)
 
     def values(self, folder: Path) -> dict[str, object]:
-        """Return what the names in configurations stand for."""
+        """Return the values of the placeholders in configurations."""
         return {
             **{name: getattr(self, name) for name in ("wrong_key", "certified_key", "certificate", "relay")},
             "user_key": self.box.user_key,
@@ -225,7 +225,7 @@ def place(tmp_path_factory) -> Iterator[Place]:
 
 
 def _prepare(place: Place, case: Case, folder: Path) -> tuple[Path, str]:
-    """Write all files of a case; return its configuration and the host's name."""
+    """Write all files of a case; return the configuration's path and the host's name."""
     values = place.values(folder)
     (folder / "a space").mkdir()
     (folder / "known").write_text(str(values["known_line"]))
@@ -265,7 +265,7 @@ def _by_us(config: Path, name: str) -> str | None:
 
 
 def _place(printed: str) -> str:
-    """Return where a command ran, without the port from which it was sent there."""
+    """Return where a command ran, without its client's source port."""
     words = printed.split()
     return " ".join([words[0], *words[2:]])
 

@@ -27,7 +27,7 @@ TIMEOUTS = LinkTimeouts(connect_s=10)
 
 @pytest.fixture(autouse=True)
 def nobody_at_home(tmp_path, monkeypatch):
-    """No test sees the user's keys, agent or known hosts."""
+    """Hide the user's keys, agent and known hosts from the tests."""
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
@@ -193,7 +193,7 @@ def test_a_key_with_a_passphrase_needs_an_agent(box, tmp_path, monkeypatch):
         assert run(box.options, "true")[1] == 0
 
 
-_NO_AGENT = 2  # what ssh-add ends with
+_NO_AGENT = 2  # exit code of ssh-add
 
 
 @contextlib.contextmanager
@@ -291,7 +291,7 @@ def test_jump_hosts_in_a_circle(server):
 
 
 def test_a_server_that_drops_bursts_of_logins_is_asked_again(server):
-    """MaxStartups: sshd closes connections when too many are not logged in yet."""
+    """MaxStartups makes sshd drop connections when too many have not logged in yet."""
     server.sshd_config.write_text(server.sshd_config.read_text() + "MaxStartups 2:100:2\n")
     aliases = "".join(f"Host alias{i}\n  HostName {server.address}\n" for i in range(12))
     server.ssh_config.write_text(aliases + server.ssh_config.read_text().replace("Host box", "Host alias*"))

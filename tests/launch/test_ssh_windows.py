@@ -1,4 +1,4 @@
-"""A client without what only POSIX systems have runs jobs on hosts that have it."""
+"""Tests that a client without POSIX-only modules and functions runs jobs on POSIX hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ignite_tf_magic.launch.ssh import SshTransport
 from tests.launch.relay_jobs import end_all
 from tests.test_architecture import HIDE_POSIX
 
-# asyncssh and asyncio ask for the platform and import what it has; what is hidden is hidden from us.
+# asyncssh and asyncio choose imports by platform, so they are imported before the functions are hidden.
 FIRST = "import asyncio, asyncssh"
 CLIENT = """
 import os, sys, threading

@@ -1,4 +1,4 @@
-"""A watch through links that break: not a byte is lost or doubled, and silence proves nothing."""
+"""Tests of a watch over links that break: no byte is lost or doubled, and silence is not taken as an end."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_host_that_cannot_be_used_says_why(home):
 
 
 def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
-    """In the same turn of the loop: until Python 3.11 `asyncio.wait_for` gives the answer then, and no cancel."""
+    """Both come in one turn of the event loop. Up to Python 3.11, `asyncio.wait_for` then loses the cancellation."""
     stopping: list[asyncio.Task[None]] = []
     deliver = RelayLink._deliver
 
@@ -161,7 +161,7 @@ def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
         try:
             until(lambda: stopping and stopping[0].done())
             heard_at = watch.view.heard_at
-            time.sleep(3 * TIMEOUTS.poll_s)  # nothing more is asked
+            time.sleep(3 * TIMEOUTS.poll_s)  # the watch sends no more requests
             assert watch.view.heard_at == heard_at
         finally:
             watch.stop()

@@ -1,4 +1,4 @@
-"""A watch over a relay: output, statuses, leases."""
+"""Tests of a watch over a relay: output, statuses, leases."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_logs_may_be_added(host, sink, watch):
     host.start(shell_job("w1", "echo one; exec sleep 60"))
     sink.wait_for("w0.log", 5)
     watching.add_log("w1.log")
-    watching.add_log("w0.log")  # is read already: goes on
+    watching.add_log("w0.log")  # already being read, so it continues
     assert sink.wait_for("w1.log", 4) == b"one\n"
     assert sink.logs["w0.log"] == b"zero\n"
 
@@ -193,7 +193,7 @@ def test_a_change_is_told_and_a_heartbeat_is_not(host, watch):
     watching = watch(on_change=lambda: changes.append(time.monotonic()))
     host.start(shell_job("w0", "exec sleep 60"))
     until(lambda: "w0" in watching.view.jobs and watching.view.jobs["w0"].state is JobState.RUNNING)
-    until_a_heartbeat(watching)  # whatever there was to tell of its start has been told
+    until_a_heartbeat(watching)  # all news about the job's start have arrived
     told = len(changes)
     until_a_heartbeat(watching)
     assert len(changes) == told

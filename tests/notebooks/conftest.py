@@ -1,4 +1,4 @@
-"""These tests see all runs and caches of a cluster."""
+"""Fixtures for tests that see all runs and caches of a cluster."""
 
 from __future__ import annotations
 

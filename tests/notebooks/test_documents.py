@@ -1,4 +1,4 @@
-"""Every Python example of the documents, executed as cells in a real kernel, page after page of a story."""
+"""Executes every Python example of the documents as cells in a real kernel, grouped into stories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ui.notebook.kernels import CellResult, Kernel
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-# Pages whose examples stand on each other's variables and caches, and the cells that make what they count on.
+# Pages whose examples share variables and caches, and cells that create what they need.
 STORIES = {
     "readme": ["README.md"],
     "tutorial": ["docs/tutorial.md"],
@@ -39,9 +39,9 @@ with fsspec.open("igfs:///data/train.csv", "w") as file:
     file.write("x,label\\n1,2\\n")
 """,
 }
-# Examples that belong into the script of another cell of their page, whose number they lead to.
+# Examples that are part of another cell's script on their page; the value is that cell's number.
 PARTS = {("README.md", 3): 2, ("docs/tutorial.md", 6): 3}
-# TensorFlow 1, as the page of migration shows it before the change: nothing that still runs.
+# Example of TensorFlow 1 in the migration page, which no longer runs.
 PAST = {("docs/migration.md", 0)}
 pytestmark = pytest.mark.timeout(1500)
 
@@ -52,7 +52,7 @@ def examples_of(page: str) -> list[str]:
 
 
 def cells_of(page: str) -> dict[int, str]:
-    """The examples of a page as cells, by their numbers."""
+    """Return the examples of a page as cells, by number."""
     cells = dict(enumerate(examples_of(page)))
     for (of_page, number), whole in PARTS.items():
         if of_page == page:
@@ -62,7 +62,7 @@ def cells_of(page: str) -> dict[int, str]:
 
 @pytest.fixture
 def kernel(ignite, no_runs_left, tmp_path):
-    """A kernel of a user whose cluster has the caches that the README loads; those of the story go with it."""
+    """A kernel whose cluster has the README's caches. Removes the caches that the story created."""
     before = names_of_caches(ignite)
     for name, split in (("DIGITS", "train"), ("DIGITS_TEST", "test")):
         load(name, "digits", split=split, replace=True, options=ignite.connect_options, report=str)
@@ -95,19 +95,19 @@ def test_examples_of_the_documents_run(name, kernel):
 
 
 def strategies(said, kernel):
-    """Each prints how far it has come."""
+    """Check the number that each example prints last."""
     page = "docs/strategies.md"
     steps, total, labels = (
         [int(number) for number in re.findall(r"^(?:\S+ \| *)?(\d+)$", said[page, number], re.MULTILINE)]
         for number in range(3)
     )
     assert steps[-1] >= 3 * -(-NUM_TRAIN // 64)
-    assert 1000 * 32 * 3 < total[-1] < 1000 * 32 * 6  # digits from 0 to 9, 4.5 in the mean
+    assert 1000 * 32 * 3 < total[-1] < 1000 * 32 * 6  # digits from 0 to 9, 4.5 on average
     assert 0 <= labels[-1] <= 18
 
 
 def tutorial(said, kernel):
-    """Its last run is left to its hosts."""
+    """Its last run is detached."""
     (run,) = re.findall(r"^run ([\w-]+)", said["docs/tutorial.md", 10], re.MULTILINE)[:1]
     attached = kernel.run(f"%ignite_tf attach {run}").text
     assert sorted(re.findall(r"worker (\d) of 3", attached)) == ["0", "1", "2"], attached

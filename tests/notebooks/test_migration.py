@@ -1,4 +1,4 @@
-"""The migration guides: as short as they say, shown as they are, and what they lead to works."""
+"""Tests of the migration guides: line counts, shown code, and whether the migrated scripts work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIGITS = load_digits()
 
 @pytest.fixture(scope="module")
 def caches(session):
-    """The caches of the guides."""
+    """Create the caches that the guides use."""
     random = np.random.default_rng(3)
     columns = {"pixels": DIGITS.data.astype(np.float32), "label": DIGITS.target.astype(np.int64)}
     load("DIGITS", columns, replace=True, report=str)
@@ -49,7 +49,7 @@ def test_from_the_tutorial_of_keras(session, caches):
     request = RunRequest("MNIST", script(name, "after"), num_workers=2, script_name=name)
     _, text = succeeded(session, request)
     lines = text.splitlines()
-    assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two that know of each other
+    assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two workers that train together
 
 
 def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):

@@ -1,4 +1,4 @@
-"""Each notebook of `notebooks/`: what its cells come to. The quick start is the demo's (tests/ui/shell/test_cli.py)."""
+"""Tests of the results of each notebook. The demo's test (tests/ui/shell/test_cli.py) covers the quick start."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.notebooks.executing import NOTEBOOKS, execute, placed_rows, rows_of_m
 
 QUICKSTART = "quickstart.ipynb"
 README = NOTEBOOKS.parent / "README.md"
-NUM_TRAIN, NUM_TEST = 1438, 359  # of the digits
-# What notebooks leave, for each other.
+NUM_TRAIN, NUM_TEST = 1438, 359  # rows of the digits
+# Caches that notebooks leave for each other.
 SHARED = ["DIGITS", "DIGITS_TEST"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def caches(ignite) -> Iterator[None]:
-    """Have the notebooks make their caches, and remove what they share."""
+    """Let the notebooks create their caches; remove shared ones before and after the tests."""
 
     def remove() -> None:
         with open_session(ignite.connect_options, report=str) as session:
@@ -42,7 +42,7 @@ def caches(ignite) -> Iterator[None]:
 
 @pytest.fixture
 def environment(ignite, no_runs_left, tmp_path) -> dict[str, str]:
-    """Of a user whose configured cluster is the shared one."""
+    """The environment of a user whose configured cluster is the shared one."""
     endpoints = ",".join(map(str, ignite.connect_options.endpoints))
     return {**os.environ, "IGNITE_TF_HOME": str(tmp_path / "home"), "IGNITE_TF_CLUSTER": endpoints}
 
@@ -53,7 +53,7 @@ def names_of_caches(ignite) -> set[str]:
 
 
 def number(pattern: str, text: str) -> float:
-    """Return the number in the only place where a pattern is found."""
+    """Return the number in the only match of a pattern."""
     (found,) = re.findall(pattern, text)
     return float(found.replace(",", ""))
 
@@ -62,7 +62,7 @@ def kittens(said: dict[str, str]) -> None:
     names = re.findall(r"'NAME': b'([A-Z ]+)'", said["dataset"])
     assert sorted(names) == ["LITTLE BALL OF FUR", "SOFT KITTY", "WARM KITTY"]
     assert "597 rows changed" in said["insert"]
-    assert "epoch 25/25, step 150" in said["train"]  # all 600, 100 a step
+    assert "epoch 25/25, step 150" in said["train"]  # all 600 rows, 100 per step
     assert number(r"weighs (\d+) g", said["weights"]) == pytest.approx(100, abs=10)
     assert number(r"gains (\d+) g", said["weights"]) == pytest.approx(100, abs=3)
 
@@ -116,7 +116,7 @@ def faults(said: dict[str, str]) -> None:
 
 
 def your_own_cluster(said: dict[str, str]) -> None:
-    """Where no cluster is set, all happens here. On real hosts: tests/ssh/test_ssh_notebook.py."""
+    """Without a configured cluster, everything runs here. For real hosts see tests/ssh/test_ssh_notebook.py."""
     assert "no ignite-tf.toml" in said["settings"]
     found = placed_rows(said["where"])
     assert [host for host, _, _ in found] == ["localhost", "localhost"]
@@ -158,7 +158,7 @@ CHECKS: dict[str, Callable[[dict[str, str]], None]] = {
 }
 
 
-# Those that `make test` executes; tests of documents and runs do what the others do.
+# Notebooks that `make test` executes. Tests of documents and runs cover the others.
 QUICK = ["kittens.ipynb", "your_own_data.ipynb"]
 
 

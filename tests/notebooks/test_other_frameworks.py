@@ -1,4 +1,4 @@
-"""JAX and PyTorch in runs: the examples of docs/training.md, with one worker and with two, come to the same."""
+"""Tests of JAX and PyTorch in runs: examples of docs/training.md give the same result with one and two workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.training.processes import ROOT
 from tests.training.runs import succeeded
 
 EXAMPLES = ROOT / "docs" / "examples"
-DEBIANS_PYTHON = "/usr/bin/python3"  # for which Debian has PyTorch without CUDA; PyPI's brings 3 GB of it
+# Debian has PyTorch without CUDA for this Python. PyPI's needs 3 GB for CUDA.
+DEBIANS_PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,21 +30,21 @@ def digits(session):
 
 @pytest.fixture(scope="module")
 def python_with_torch() -> str:
-    """An interpreter with PyTorch, and with what this package needs."""
+    """An interpreter with PyTorch and the requirements of this package."""
     if subprocess.run([DEBIANS_PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
         pytest.skip("PyTorch is not there: make torch")
     uv, where = Path(sys.executable).with_name("uv"), ROOT / ".venv" / "versions" / "torch"
     if not (where / "bin/python").exists():
         made = [uv, "venv", "--quiet", "--system-site-packages", "--python", DEBIANS_PYTHON, where]
         subprocess.run(made, check=True)
-    # NumPy 1: that of Debian's PyTorch.
+    # Debian's PyTorch needs NumPy 1.
     wanted = [*(each for each in PACKAGES if each != "numpy"), "numpy>=1.26,<2"]
     subprocess.run([uv, "pip", "install", "--quiet", "--python", where / "bin/python", *wanted], check=True)
     return str(where / "bin/python")
 
 
 def trained(session, name: str, num_workers: int, python: str | None = None) -> tuple[dict, list[str]]:
-    """What an example comes to, with all rows in one batch: the same ones in it, whoever reads them."""
+    """Run an example with all rows in one batch, so that the result does not depend on which worker reads which row."""
     script = (EXAMPLES / name).read_text(encoding="utf-8").replace('"DIGITS", 256', '"DIGITS", 2000')
     assert '"DIGITS", 2000' in script
     request = RunRequest("DIGITS", script, num_workers=num_workers, python=python, script_name=name)
@@ -85,7 +86,7 @@ print(*(os.environ.get(name) for name in names))
         said = sorted(line.split() for line in text.splitlines())
         assert [each[0] for each in said] == [str(rank) for rank in range(num_workers)]
         assert {each[1] for each in said} == {str(num_workers)}
-        assert {(each[3], each[6]) for each in said} == {("7", "1")}  # the user's own win
+        assert {(each[3], each[6]) for each in said} == {("7", "1")}  # the user's own variables win
         assert len({(each[4], each[5]) for each in said}) == 1
         assert (said[0][5] == "None") == (num_workers == 1)
     assert "RANK" not in os.environ

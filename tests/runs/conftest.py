@@ -27,7 +27,7 @@ def work_dir(tmp_path) -> Path:
 
 @pytest.fixture
 def start(runs_dir, work_dir):
-    """Start a script as a run; what is left of it afterwards fails the test."""
+    """Start a script as a run. The test fails if any of its processes survive."""
     started: list[Run] = []
 
     def start(script: str, num_workers: int = 1, **options) -> Run:
@@ -42,7 +42,7 @@ def start(runs_dir, work_dir):
 
 
 class Clock:
-    """Stands in for the module `time`, and goes when it is told to."""
+    """A replacement for the module `time` whose clock only moves when the test sets it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    """The clock of all `RegistryHostPool`s."""
+    """The clock of all `RegistryHostPool` objects."""
     clock = Clock()
     monkeypatch.setattr(registry_host_pool, "time", clock)
     return clock

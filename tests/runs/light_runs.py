@@ -1,4 +1,4 @@
-"""Plans of light runs: scripts without TensorFlow, shares of the workers given as values, no Ignite."""
+"""Plans of light runs: scripts without TensorFlow, worker shards passed as values, no Ignite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ignite_tf_magic.settings.options import ConnectOptions
 
 TIMEOUTS = Timeouts(first_backoff_s=0.2)
 
-# A worker that is up as one with a TensorFlow server is: it listens at its address.
+# A worker that counts as up, because it listens at its address like a TensorFlow server.
 COME_UP = """
 import json, os, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -33,7 +33,7 @@ server.bind((host, int(port)))
 server.listen()
 """
 
-# After COME_UP: waits until every worker has come to this line.
+# To run after COME_UP: waits until every worker has reached this line.
 MEET = """
 here = os.environ["IGNITE_TF_RUN_DIR"]
 open(f"{here}/{index}", "w").close()
@@ -42,7 +42,7 @@ while len(os.listdir(here)) < len(config["cluster"]["worker"]): time.sleep(0.01)
 
 
 def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> RunPlan:
-    """A plan of workers on this machine; `options` go to the plan or to the spec."""
+    """Return a plan with workers on this machine; `options` go to the plan or to the spec."""
     seats = tuple(
         TaskSlot(
             i,
@@ -61,7 +61,7 @@ def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> Run
 
 
 def running_record(*hosts: str, **changes) -> RunRecord:
-    """The record of run "r" of this process, which runs on these hosts."""
+    """Return the record of run "r", which this process owns and which runs on these hosts."""
     given = {"spec": RunSpec("MNIST"), "state": RunState.RUNNING, "started_at": 0.0, **this_process()}
     return RunRecord("r", hosts=tuple(map(HostRecord, hosts)), **{**given, **changes})
 
@@ -71,12 +71,12 @@ def reach_of(runs_dir: Path) -> Reach:
 
 
 def text_of(run: Run, worker: int | None = None) -> str:
-    """All output of a run, when it has ended."""
+    """Return all output of a run. Blocks until the run has ended."""
     return "".join(chunk.text for chunk in run.follow(worker))
 
 
 def await_text(run: Run, text: str, worker: int = 0) -> str:
-    """Follow a worker until it has said something; gives all that it has said."""
+    """Follow a worker until its output contains a text; return the output so far."""
     seen = ""
     for chunk in run.follow(worker):
         seen += chunk.text
@@ -86,7 +86,7 @@ def await_text(run: Run, text: str, worker: int = 0) -> str:
 
 
 def free_range(size: int) -> tuple[int, int]:
-    """Find so many ports in a row that nobody uses now, below those that Linux gives to other sockets."""
+    """Return the bounds of a range of free ports, below the ports that Linux assigns automatically."""
     for _ in range(1000):
         first = random.randrange(20_000, 32_000)
         with ExitStack() as closing:

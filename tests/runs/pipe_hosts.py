@@ -1,4 +1,4 @@
-"""Several hosts on one machine: each has a root directory and relays of its own, reached through pipes as by SSH."""
+"""Several hosts on one machine. Each has its own root directory and relays, reached through pipes instead of SSH."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def cut_file(root: str) -> Path:
-    """While it is there, no connection to the host can be made."""
+    """Return the path of a marker file. While this file exists, new connections to the host fail."""
     return Path(f"{root}.cut")
 
 
 class Cable(PipeTransport):
-    """A way to a host that can be cut; connections that there are stay."""
+    """A connection to a host that tests can cut for new connections. Existing connections stay."""
 
     def __init__(self, cut: Path) -> None:
         super().__init__({"PYTHONPATH": _PACKAGE_ROOT})
@@ -43,7 +43,7 @@ class Cable(PipeTransport):
 
 
 class PipeReach(Reach):
-    """Where SSH would be used, a pipe is."""
+    """Reaches hosts through pipes instead of SSH."""
 
     def _new(self, host: HostRecord) -> Host:
         if host.ssh is None:
@@ -53,7 +53,7 @@ class PipeReach(Reach):
 
 
 def host_at(place: Path, name: str, **options) -> HostRecord:
-    """A host whose files lie in a directory of its name; others reach it at an address of its own."""
+    """Return a host whose files are in a directory of its name. It has its own address for other hosts."""
     root = place / name
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     address = f"127.0.1.{1 + len(name) + ord(name[-1]) % 100}"
@@ -66,7 +66,7 @@ def seats_on(hosts) -> tuple[TaskSlot, ...]:
 
 
 def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:
-    """A plan of one worker on each of these hosts, or of `used`, which may name some twice or none."""
+    """Return a plan with one worker per host, or per entry of `used`, which may repeat or omit hosts."""
     seats = seats_on(hosts if used is None else used)
     names = ("connect", "timeouts", "parcels")
     of_plan = {name: options.pop(name) for name in names if name in options}
@@ -76,18 +76,18 @@ def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:
 
 
 def living_jobs(root: Path, run: str = "*") -> list[Path]:
-    """The jobs below a root that a shim looks after: of all runs, or of one."""
+    """Return the directories of jobs that have a living shim, of one run or of all runs below a root."""
     return [path.parent for path in root.glob(f"runs/{run}/jobs/g*/lock") if lock.is_held(path)]
 
 
 def assert_nothing_lives(*roots: Path, run: str = "*") -> None:
-    """A shim lets go of its lock a moment after it has written that its job has ended, hence the seconds."""
+    """Assert that no job lives. Waits up to 30 s, because a shim releases its lock just after it reports the end."""
     for root in roots:
         until(lambda root=root: not living_jobs(root, run), 30, lambda root=root: living_jobs(root, run))
 
 
 def relays(root: str = "") -> list[psutil.Process]:
-    """The relays that this process has started, for any root or for one."""
+    """Return the relays that this process started, for one root or for all."""
     found = []
     for child in psutil.Process().children():
         try:

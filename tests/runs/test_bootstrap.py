@@ -1,4 +1,4 @@
-"""What a script finds in its process, and how its end is told."""
+"""Tests of a script's environment in its process, and of the report of its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_environment_of_a_worker(start):
     found = json.loads((run.directory.files / "found.json").read_text())
     found.pop("IGNITE_TF_HOME", None)
     assert Path(found.pop("IGNITE_TF_PHASE_FILE")).read_text() == "running the script"
-    assert found.pop("IGNITE_TF_JOB")  # by which its host knows the job's processes
+    assert found.pop("IGNITE_TF_JOB")  # by which its host identifies the job's processes
     assignment = json.loads(Path(found.pop("IGNITE_DATASET_ASSIGNMENT_FILE")).read_text())
     config = json.loads(found.pop("TF_CONFIG"))
     [address] = config["cluster"].pop("worker")
@@ -75,7 +75,7 @@ def test_each_of_several_workers_has_its_task_and_its_partitions(start):
     assert all(address.startswith("127.0.0.1:") for address in addresses)
 
 
-# Prints numbered lines while a thread writes others below Python, as libraries of C do.
+# Prints numbered lines while a thread writes others below Python, as C libraries do.
 LINES = """
 import os, threading, time
 def log():
@@ -89,7 +89,7 @@ while thread.is_alive() or number < 500:
     print("PRINTED", number)
     number += 1
 """
-# Listens where the task's server would, and counts who connects in two seconds.
+# Listens at the address of the task's server, and counts the connections within two seconds.
 LISTEN = """
 import json, os, socket
 config = json.loads(os.environ["TF_CONFIG"])
@@ -106,7 +106,7 @@ except TimeoutError:
 """
 
 
-# What Python does at its end, in its order, and what would keep it from ending.
+# Each step of Python's shutdown, in order, with objects that would block the exit.
 ENDING = """
 import atexit, ctypes, sys, threading, time
 class Stuck:
@@ -283,7 +283,7 @@ def test_the_traceback_shows_the_lines_of_the_script_only(start):
     ],
 )
 def test_what_is_no_report_is_none(content):
-    """A script may write into its own report: whoever supervises it goes on."""
+    """A script may overwrite its own report. This must not stop the supervisor."""
     assert ExitReport.parse(content.encode()) is None
 
 
@@ -307,7 +307,7 @@ def test_sigterm_lets_a_script_save_and_a_second_one_does_not_disturb_it(start):
 
 
 def test_sigterm_in_a_finalizer_ends_the_script_all_the_same(start):
-    """Python ignores what a finalizer raises; of 1,400 starts, one worker was asked within importlib's."""
+    """Python ignores exceptions from finalizers. In 1,400 starts, SIGTERM once arrived in a finalizer of importlib."""
     script = (
         "import time\n"
         "class Slow:\n"
@@ -350,7 +350,7 @@ def test_multiprocessing_in_the_script(start):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_children_end_at_once_when_asked(start):
-    """A child that is asked while it starts: of some hundred pools, one or two never ended."""
+    """A child may be asked to end while it starts. Without a fix, one or two of some hundred pools never ended."""
     script = (
         "import multiprocessing\n"
         "for _ in range(200):\n"
@@ -381,7 +381,7 @@ def test_output_is_utf8_whatever_the_locale(start, monkeypatch):
 
 
 def test_variables_hold_from_the_first_instruction_of_the_process(start, tmp_path):
-    """What ld.so, libc and Python read when they start is read once; a module is found by the user's PYTHONPATH."""
+    """ld.so, libc and Python read these variables only at process start. A module is found by the user's PYTHONPATH."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "of_mine.py").write_text("word = 'found'")
     given = {

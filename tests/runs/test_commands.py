@@ -1,4 +1,4 @@
-"""Commands that are not `python script.py`: their workers train together all the same, or are told of that do not."""
+"""Tests of commands other than `python script.py`: their workers train together, or learn that they do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.runs.light_runs import text_of
 
 pytest.importorskip("tensorflow")
 
-# Workers begin with other weights and the same rows: only together they come to the same.
+# Workers start with different weights and read the same rows. Only training together gives equal weights.
 TRAIN = """
 import json, os, sys
 os.environ["IGNITE_TF_RUN_URI"] = os.environ["STORE"]
@@ -50,7 +50,7 @@ BEHIND = (
 
 @pytest.fixture
 def run_of(start, work_dir, tmp_path):
-    """Run a command on two workers, in a directory with programs; gives the run and what each worker has written."""
+    """Run a command on two workers, in a directory with programs; return the run and each worker's output."""
     (work_dir / "train.py").write_text(TRAIN)
     console = work_dir / "my-train"
     console.write_text(CONSOLE)
@@ -97,7 +97,7 @@ def test_workers_train_together(run_of, command, shell):
 
 @pytest.mark.nightly
 def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
-    """One after the other; of two at once, `fit` of one is refused. And each has a training of its own.
+    """Two programs run one after the other. If both run at once, `fit` of one is refused. Each has its own training.
 
     Nightly. Shorter: tests/training/test_claim.py::test_one_takes_part_while_it_lives_and_they_are_counted
     """
@@ -106,7 +106,7 @@ def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
     first, second = map(weights_in, texts)
     assert (len(first), len(second)) == (2, 2)
     assert first == second
-    assert second[0] == second[1]  # it began anew, and did not go on with what the one before had saved
+    assert second[0] == second[1]  # it started anew, and did not resume from the first program's checkpoint
 
 
 @pytest.mark.nightly

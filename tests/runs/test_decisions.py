@@ -1,4 +1,4 @@
-"""What a supervisor decides: single cases, and any sequence of what may happen to three hosts."""
+"""Tests of a supervisor's decisions: single cases, and random sequences of events on three hosts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report_of(host, **options) -> HostReport:
 
 
 def settled(record, reports, observation=None):
-    """Decide until nothing changes."""
+    """Call `decide` until its result does not change."""
     observation = observation or Observation(1.0)
     for _ in range(5):
         following = decide(record, reports, observation, TIMEOUTS)
@@ -62,13 +62,13 @@ def gone(host, **options):
 
 
 def served_record(*, has_evaluator=False, **spec) -> RunRecord:
-    """A run of two workers and a parameter server, which a chief drives; all of them on the same host."""
+    """Return a run with two workers and a parameter server, driven by a chief, all on one host."""
     record = seated_record("aaaaa" if has_evaluator else "aaaa")
     spec = RunSpec("c", 2, strategy=Strategy.ASYNC, num_ps=1, has_evaluator=has_evaluator, **spec)
     return replace(record, spec=spec)
 
 
-# Single cases
+# Single cases.
 
 
 def test_servers_are_ended_when_the_chief_has_succeeded():
@@ -144,7 +144,7 @@ def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
     assert (failed.state, failed.order.phase) == (RunState.FAILING, Phase.END)
     a, b = gone("a", ends={0: WorkerEnd(1, "exited")}), gone("b")
     for not_yet in (
-        {"a": a},  # nothing was heard of b
+        {"a": a},  # no report from b yet
         {"a": a, "b": report_of("b")},  # it has no worker, but may be starting one
         {"a": a, "b": gone("b", living=("g1-worker-1",))},
         {"a": a, "b": report_of("b", reachable=False, silent_s=TIMEOUTS.dead_after_s)},
@@ -156,7 +156,7 @@ def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
 
 
 def test_hosts_that_were_never_told_to_start_are_not_waited_for():
-    """One has no interpreter: it never answers, and no silence of it is measured."""
+    """One host has no interpreter. It never answers, so no silence can be measured."""
     record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     dead = report_of(
         "b", reachable=False, error=HostProblem("NoInterpreter", "b has no python3", is_retryable=False)
@@ -233,7 +233,7 @@ def test_a_worker_that_computes_long_before_it_joins_is_told_of_and_goes_on():
 
 
 def test_processes_that_run_are_a_run_that_runs():
-    """What a script does in them is its own affair: it may need no TensorFlow server at all."""
+    """The content of the script does not matter; it may not need a TensorFlow server at all."""
     starting = replace(seated_record(), state=RunState.STARTING)
     one = decide(
         starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Observation(1.0), TIMEOUTS
@@ -330,12 +330,12 @@ def test_giving_up_is_final():
     assert (ended.state, ended.exit_code, ended.reason) == (RunState.FAILED, EXIT_DEADLINE, "no host")
 
 
-# Any sequence
+# Random sequences.
 
 
 @dataclass
 class World:
-    """A host as it is: what it has been told, what lives there, whether anybody can ask it."""
+    """The true state of a host: its orders, its living workers, and whether it is reachable."""
 
     name: str
     is_cut: bool = False
@@ -343,7 +343,7 @@ class World:
     fence: int = 0
     living: set[tuple[int, int]] = field(default_factory=set)
     ends: dict[tuple[int, int], WorkerEnd] = field(default_factory=dict)
-    order: Order | None = None  # the one that is being obeyed, which may be an old one
+    order: Order | None = None  # the order that the host follows, which may be an old one
     obstacle: tuple[int, HostProblem] | None = None
 
     def prepare_or_start(self) -> None:
@@ -397,7 +397,7 @@ hosts = st.sampled_from(HOSTS)
 
 
 class AnyRun(RuleBasedStateMachine):
-    """Hosts obey late, fall silent, come back; workers end as they like; the supervisor sees old reports."""
+    """A state machine: hosts obey late, fall silent and return, workers end, and the supervisor sees old reports."""
 
     @initialize(
         places=st.lists(hosts, min_size=1, max_size=4),
@@ -414,7 +414,7 @@ class AnyRun(RuleBasedStateMachine):
         spec = RunSpec("c", num_workers=len(places), max_restarts=max_restarts, deadline_s=deadline_s)
         self.record = replace(first, spec=spec)
 
-    # What happens to hosts
+    # Events on hosts.
 
     @rule(host=hosts)
     def host_hears_of_the_newest_order(self, host):
@@ -483,7 +483,7 @@ class AnyRun(RuleBasedStateMachine):
 
     @rule(places=st.lists(hosts, min_size=4, max_size=4), skipped=hosts)
     def all_but_one_do_their_work(self, places, skipped):
-        """So that every phase is come to often; where the skipped one has no worker, all do."""
+        """Make every phase frequent. If the skipped host has no worker in this order, all hosts act."""
         for host in HOSTS:
             if host != skipped or host not in self.record.order.hosts:
                 self.host_hears_of_the_newest_order(host)
@@ -501,7 +501,7 @@ class AnyRun(RuleBasedStateMachine):
 
     @rule(host=hosts, other=hosts, end=ends, places=st.lists(hosts, min_size=4, max_size=4))
     def a_host_is_slow_and_everything_goes_on_meanwhile(self, host, other, end, places):
-        """It has heard an order, and carries it out when the supervisor has long decided otherwise."""
+        """A host receives an order, and executes it long after the supervisor decided otherwise."""
         self.host_hears_of_the_newest_order(host)
         self.worker_ends(other, end, 0)
         self.report_arrives(other)
@@ -520,10 +520,10 @@ class AnyRun(RuleBasedStateMachine):
         self.time_passes(30.0)
         self.a_host_is_slow_and_everything_goes_on_meanwhile(host, other, end, places)
 
-    # The supervisor
+    # The supervisor.
 
     def seen(self) -> dict[str, HostReport]:
-        """Reports as they were, silence and reach as they are: these the supervisor knows by itself."""
+        """Return the last reports with current silence and reachability, which the supervisor measures itself."""
         return {
             name: replace(
                 report,
@@ -577,7 +577,7 @@ class AnyRun(RuleBasedStateMachine):
             assert not living
 
     def teardown(self):
-        """Once all hosts answer, and workers do well or end when asked, it comes to an end."""
+        """Assert that the run ends once all hosts answer and workers succeed or end on request."""
         self.owners_changed = False
         for world in self.worlds.values():
             world.obstacle = None

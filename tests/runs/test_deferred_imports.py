@@ -1,4 +1,4 @@
-"""Modules that are executed when they are used, on modules of our own and on TensorFlow's and Keras'."""
+"""Tests of modules whose execution is deferred until use, on test modules, TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ignite_tf_magic.runs.deferred_imports import Guest, defer_imports
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A package whose module `late` is deferred; it notes each execution in the package's `executed`."""
+    """A package whose module `late` is deferred. The package's list `executed` counts executions."""
     name = "deferring"
     folder = tmp_path / name
     folder.mkdir()
@@ -32,7 +32,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def late_of(package: str, source: str) -> ModuleType:
-    """Import the package with another source of the module; gives the module, which is not executed yet."""
+    """Import the package with another source of its module; return the module, which has not been executed yet."""
     found = importlib.util.find_spec(package)
     assert found is not None and found.origin is not None
     Path(found.origin).with_name("late.py").write_text(source)
@@ -90,7 +90,7 @@ def test_other_threads_wait_until_it_is_whole(package: str) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module that imports the library `visitor` where it can, and notes what it has of it."""
+    """A module that tries to import the library `visitor`, and notes what it found."""
     (tmp_path / "visitor.py").write_text("class Frame: ...\nclass Column: ...\nvalue = 7\n")
     source = "try:\n    import visitor\nexcept ImportError:\n    visitor = None\n"
     (tmp_path / "hosting.py").write_text(f"{source}KINDS = (int, *([visitor.Frame] if visitor else []))\n")
@@ -160,7 +160,7 @@ def test_a_module_that_fails_leaves_nothing_behind(host: str, tmp_path: Path) ->
 
 @pytest.mark.nightly
 def test_keras_takes_a_frame_as_ever() -> None:
-    """Of a library that it has not imported by itself.
+    """The frame comes from a library that Keras did not import itself.
 
     Nightly. Shorter: test_tensorflow_and_keras_are_whole_and_bring_less
     """

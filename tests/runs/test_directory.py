@@ -1,4 +1,4 @@
-"""Where the files of a run lie."""
+"""Tests of the locations of a run's files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ignite_tf_magic.runs.directory import create_directory, make_private
 
 @pytest.fixture
 def generous_umask():
-    """As systems have it on which each user has a group of his own."""
+    """Set the umask of systems that give each user a private group."""
     before = os.umask(0o002)
     yield
     os.umask(before)

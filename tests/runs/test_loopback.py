@@ -1,4 +1,4 @@
-"""The library that keeps ports to their machine: in processes of its own, and in runs of light scripts."""
+"""Tests of the library that keeps ports local to their machine, in separate processes and in light runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.runs.light_runs import await_text, free_range, text_of
 
 pytestmark = pytest.mark.skipif(loopback.library() is None, reason="Linux and a compiler are needed")
 
-ANOTHER = "127.0.0.2"  # an address of this machine at which a server of all interfaces answers
-# Binds, listens, and says where; then whether it is reached there.
+ANOTHER = "127.0.0.2"  # another address of this machine; servers on all interfaces answer there
+# Binds, listens, prints the address, and then whether connections to it succeed.
 SERVE = """
 import json, socket, sys
 kind, only_6, address, port, *tries = json.loads(sys.argv[1])
@@ -41,7 +41,7 @@ def reaches(target):
     return True
 print(json.dumps([server.getsockname()[0], *map(reaches, tries)]))
 """
-# A worker whose server listens on all interfaces, as those of TensorFlow do; it waits until a file is there.
+# A worker whose server listens on all interfaces, like TensorFlow's. It waits until a file exists.
 LISTEN = """
 import json, os, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -101,7 +101,7 @@ def test_what_it_starts_is_kept_as_well(port):
     [("AF_INET", "", 1), ("AF_INET6", "::", 1), ("AF_INET", "", None), ("AF_INET6", "::", None)],
 )
 def test_other_ports_are_as_they_were_asked_for(port, kind, address, at):
-    """Those beside it, and those that the system chooses."""
+    """Ports next to the protected ones, and ports that the system chooses."""
     expected = "0.0.0.0" if kind == "AF_INET" else "::"
     assert served(port, kind, 0, address, 0 if at is None else port + at, ANOTHER) == [expected, True]
 
@@ -157,7 +157,7 @@ def test_where_it_may_be_loaded():
     assert loopback.joined(None, "") is None
 
 
-# Runs
+# Runs.
 
 
 def test_workers_on_one_host_are_reached_from_there_alone(start):
@@ -177,7 +177,7 @@ def test_workers_on_one_host_are_reached_from_there_alone(start):
 
 
 def test_what_the_user_has_loaded_is_loaded_behind_it(start, monkeypatch):
-    """That of the run, that of the host; from the worker's first instruction, and for what it starts."""
+    """The library comes first, then LD_PRELOAD of the run, then that of the host; also in child processes."""
     compiled = next(Path(walk_compiled.__file__).parent.glob("_rows*.so"))
     monkeypatch.setenv(loopback.PRELOAD, str(compiled))
     script = "import os, subprocess\nprint(os.environ['LD_PRELOAD'], flush=True)\nsubprocess.run(['env'])"
@@ -187,7 +187,8 @@ def test_what_the_user_has_loaded_is_loaded_behind_it(start, monkeypatch):
     expected = f"{loopback.library()}:/lib/none.so:{compiled}"
     assert (
         "object '/lib/none.so' from LD_PRELOAD cannot be preloaded" in lines[0]
-    )  # as ld.so told at the start
+        # ld.so printed this when the process started
+    )
     assert expected in lines
     assert f"LD_PRELOAD={expected}" in lines
 
@@ -238,5 +239,5 @@ def test_whether_a_server_is_there_behind_a_tunnel_which_takes_any_connection(mo
             thread.start()
             assert listens(address, 30) is bool(word)
             thread.join()
-        assert listens(address, 0.1)  # one that waits for who connects to speak
+        assert listens(address, 0.1)  # a server that waits for the client to speak first
     assert not listens(address, 30)

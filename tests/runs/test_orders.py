@@ -1,4 +1,4 @@
-"""Orders, reports and records travel as JSON: between processes, hosts, and versions of this package."""
+"""Tests of orders, reports and records as JSON, exchanged between processes, hosts and package versions."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def travelled(value):
 
 
 def with_unknown_fields(value):
-    """As a later version of this package may write it."""
+    """Return the value as a later version of this package might write it, with unknown fields."""
     if isinstance(value, list):
         return [with_unknown_fields(each) for each in value]
     if not isinstance(value, dict) or not any(

@@ -1,4 +1,4 @@
-"""Which tasks a strategy has, what each is told, and which options contradict it."""
+"""Tests of the tasks of each strategy, their environment, and contradicting options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens in every Python process below a worker's: real interpreters, with the hook first on their PYTHONPATH."""
+"""Tests of the hook in every Python process below a worker: real interpreters with the hook first on PYTHONPATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers with TensorFlow itself, in one cluster."""
+"""Tests of workers that run TensorFlow itself, in one cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print("sum", float(total), flush=True)
 @pytest.mark.nightly
 def test_workers_train_in_step_and_the_one_that_failed_is_named_not_the_one_that_lost_it(start):
     """Nightly. Shorter: test_a_worker_killed_before_the_others_are_up_does_not_leave_them_waiting"""
-    # The step after the line is printed ends only when the other worker has come to it, too.
+    # The step after the print ends only when the other worker has reached it, too.
     script = TRAIN + "step(0.0)\nif index == 1: raise RuntimeError('the cause')\nwhile True: step(1.0)"
     run = start(script, 2, start_timeout_s=300.0)
     info = run.wait(300)

@@ -1,4 +1,4 @@
-"""Values of other people's JSON against annotations: many at once come to what one by one comes to."""
+"""Checks of foreign JSON against annotations: checking many values at once must equal checking each alone."""
 
 from __future__ import annotations
 

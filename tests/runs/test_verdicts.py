@@ -1,4 +1,4 @@
-"""Whose failure explains a run's, and whether another attempt may fare better."""
+"""Tests which worker's failure explains a run's failure, and whether another attempt may succeed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def said(trace):
     return WorkerEnd(1, "exited", traceback=trace)
 
 
-# Who failed first
+# Who failed first.
 
 
 def test_the_first_by_time():
@@ -73,7 +73,7 @@ def test_nobody_failed():
     assert first_failing([], {}) is None
 
 
-# Whether it may pass
+# Whether a retry may help.
 
 OWN = "Traceback (most recent call last):\n  ...\nValueError: of its own\n"
 
@@ -91,7 +91,7 @@ OWN = "Traceback (most recent call last):\n  ...\nValueError: of its own\n"
         (139, "SIGSEGV", WorkerEnd(-11, "exited"), True),
         (137, "SIGKILL", WorkerEnd(None, "agent_lost"), True),
         (113, None, None, True),
-        (1, None, None, True),  # nobody saw how it ended
+        (1, None, None, True),  # no process saw how it ended
         (1, None, WorkerEnd(1, "exited", exception="ConnectionLost"), True),
         (1, None, WorkerEnd(1, "exited", exception="ConnectionResetError"), True),
         (1, None, WorkerEnd(1, "exited", exception="PartitionsLost"), True),
@@ -134,7 +134,7 @@ def test_a_port_that_was_taken_is_told_from_other_failures():
     assert not took_a_port({})
 
 
-# Codes
+# Exit codes.
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_other_codes_stay_as_they_are(code):
 
 
 def test_a_client_with_other_signals_sees_those_of_the_hosts(monkeypatch):
-    """As Windows', where 0 and 1 are a console's events and most others are missing."""
+    """For example Windows, where 0 and 1 are console events and most other signals are missing."""
     windows = enum.IntEnum(
         "Signals", {"CTRL_C_EVENT": 0, "CTRL_BREAK_EVENT": 1, "SIGINT": 2, "SIGTERM": 15, "SIGBREAK": 21}
     )

@@ -1,4 +1,4 @@
-"""Which scripts may start warm, what their processes are told, and that what follows an import follows it then."""
+"""Tests which scripts may start warm, what their processes receive, and that `after_import` works there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker needs: Python, NumPy, TensorFlow with what these bring, fsspec, and this package."""
+"""Checks the packages that a worker needs: NumPy, TensorFlow, their requirements, fsspec, and this package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with fsspec.open(uri + "/model/rows", "r") as file:
 
 
 def closure(*names: str) -> set[str]:
-    """Return distributions and all that they require, without extras."""
+    """Return the names of these distributions and of all their requirements, without extras."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -41,7 +41,7 @@ def closure(*names: str) -> set[str]:
         try:
             required = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # for another system or Python
+            continue  # only required on another system or Python
         found.add(name)
         waiting += [re.split(r"[^\w.-]", r)[0] for r in required if "extra ==" not in r.replace("'", '"')]
     return found
@@ -65,7 +65,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_workers_and_reconcilers_begin_with_these_alone(bare_python):
-    """What runs on a host imports nothing else, also where a run's interpreter is not the one of the user."""
+    """Code that runs on a host imports nothing else, even if the run's interpreter is not the user's."""
     modules = ("supervision.reconciler", "bootstrap", "parked")
     code = "; ".join(f"import ignite_tf_magic.runs.{name}" for name in modules)
     sent = "import ignite_tf_magic.serialization.sent_function, sys; assert 'cloudpickle' not in sys.modules"

@@ -1,4 +1,4 @@
-"""A cache by the name of its SQL table, in all that a session does with one."""
+"""Tests that sessions accept the name of a cache's SQL table in place of the cache's name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def session(ignite, tmp_path, monkeypatch, told):
 
 @pytest.fixture
 def cats(session):
-    """A table; returns its name as a person may write it."""
+    """A SQL table; yields its name in lower case, as a user may write it."""
     session.query("CREATE TABLE CATS_BY_NAME (ID BIGINT PRIMARY KEY, TOES BIGINT)")
     values = ", ".join(f"({number}, {number % 4})" for number in range(ROWS))
     session.query(f"INSERT INTO CATS_BY_NAME VALUES {values}")
@@ -69,7 +69,7 @@ def test_a_table_gets_rows(session, cats):
     update_facts(
         session.client, CACHE, lambda facts: {**facts, "load": {**facts["load"], "state": "loading"}}
     )
-    for _ in range(2):  # the second time there is nothing left to do
+    for _ in range(2):  # the second load finds nothing left to do
         assert session.load(cats, rows, resume=True).cache == CACHE
         assert load_mark(read_facts(session.client, CACHE)).state == "complete"
     assert session.client.cache(CACHE).size() == ROWS + 3

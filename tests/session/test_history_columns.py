@@ -1,4 +1,4 @@
-"""`RUN.history` and `RUN.metrics` as data frames: the columns are those that the docstring tells."""
+"""Tests that `RUN.history` and `RUN.metrics` have the columns that their docstring lists, as data frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ignite_tf_magic.session.training_run import TrainingRun, frame_of
 from ignite_tf_magic.training.records import TrainingRecord, WorkerMeasures
 
-KNOWN = WorkerMeasures(memory_bytes=3, cpu_cores=1, gpu_share=0.5)  # what comes from JSON may be an int
+KNOWN = WorkerMeasures(memory_bytes=3, cpu_cores=1, gpu_share=0.5)  # numbers from JSON may be int
 
 
 def kind_of(column: pd.Series) -> str:

@@ -1,4 +1,4 @@
-"""Work in a directory where somebody has left modules: none of them is imported by what we start for ourselves."""
+"""Tests that processes of this package import no module from the working directory, where others may have left some."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHERS = ("fsspec", "ignite_tf_magic", "numpy", "pip", "sitecustomize", "tensorb
 
 @pytest.fixture
 def hits(tmp_path, monkeypatch):
-    """Where each module of the working directory notes that it was imported."""
+    """The directory in which each module of the working directory notes that it was imported."""
     work, hits = tmp_path / "work", tmp_path / "hits"
     work.mkdir()
     hits.mkdir()

@@ -1,4 +1,4 @@
-"""What `ignite-tf --version` tells of: found as what is imported calls itself, or missing with what to do."""
+"""Tests of `ignite-tf --version`: it shows real versions, and how to install missing components."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[2] / "ignite_tf_magic"
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Where jars would be."""
+    """The directory in which jars would be cached."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "ignite_tf_magic"
 
@@ -45,13 +45,13 @@ def test_jars_are_looked_for_and_no_directory_is_made(cache):
     for version in ("2.17.0", "2.14.0"):
         (cache / f"ignite-{version}").mkdir(parents=True)
         (cache / f"ignite-{version}" / "jars.json").touch()
-    (cache / "ignite-2.15.0-part-x").mkdir()  # a download that was killed
+    (cache / "ignite-2.15.0-part-x").mkdir()  # an interrupted download
     assert found()["ignite"] == "2.14.0, 2.17.0"
 
 
 @pytest.fixture
 def uncompiled(tmp_path):
-    """Runs Python with a copy of the package as it is without a C compiler."""
+    """Run Python with a copy of the package without compiled modules."""
     kept_out = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "ignite_tf_magic", ignore=kept_out)
 

@@ -1,4 +1,4 @@
-"""Runs that somebody at an Ignite node's port has made up: they hurt no other run, and nobody who looks."""
+"""Tests of forged runs, written through an Ignite node's port: they must harm neither other runs nor viewers."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def session():
     with open_session(report=print) as session:
         session.load(NUMBERS, {"x": np.arange(30)}, replace=True)
         yield session
-        session.wait_for_copies(300)  # else the next test finds files of a run in igfs, and prunes them
+        session.wait_for_copies(300)  # otherwise the next test finds and prunes this test's files in igfs
 
 
 @pytest.fixture
 def make_up(ignite):
-    """Write the record of a run that never was, as a plain client at the port can."""
+    """Write the record of a run that never existed, as any client of the port can."""
     made = []
     with connect(ignite.connect_options) as client, Registry(client) as registry:
         registry.request("nobody", stop=False)
@@ -111,7 +111,7 @@ def test_newer_runs_of_others_push_none_of_ours_out(session, make_up):
 
 
 def test_a_lost_run_of_this_machine_is_judged_by_what_is_here(session, home, make_up):
-    session.prune(keep=0)  # of what other tests have left in registry and igfs
+    session.prune(keep=0)  # removes what other tests left in the registry and igfs
     directory = RunDirectory(home / "runs" / "lost-1123-0000-abc")
     directory.path.mkdir(parents=True, mode=0o700)
     RunRecord(
@@ -169,7 +169,7 @@ def test_a_queued_run_of_wrong_types_is_in_nobodys_way(session, make_up, ignite)
 
 
 def test_the_panel_is_told_names_of_others_as_they_are(make_up, ignite):
-    """What draws them takes nothing for markup: tests/browser."""
+    """The panel passes foreign names on unchanged. tests/browser checks that the widget never treats them as markup."""
     make_up("innocent", spec__cache="<img src=x>", state="running", ended_at=None, started_at=time.time())
     with connect(ignite.connect_options) as client, Registry(client) as registry:
         registry.touch_owner("innocent", Owner("h", 1, "i", 1))
@@ -184,7 +184,7 @@ def test_the_panel_is_told_names_of_others_as_they_are(make_up, ignite):
 def test_a_host_that_never_had_a_run_has_no_say_in_what_is_resumed(
     session, home, make_up, ignite, tmp_path, monkeypatch
 ):
-    """The registry names it, and is then emptied, so that hosts are asked instead."""
+    """A forged registry row names the host. Then the registry is emptied, so that hosts are asked instead."""
     run_id, trace = "mine-1123-0000-abc", tmp_path / "somebody-ran-it"
     seal, seen = Seal.new(), RunDirectory(home / "seen" / "mine-1123-0000-abc")
     seen.path.mkdir(parents=True, mode=0o700)
@@ -220,7 +220,7 @@ def test_a_host_that_never_had_a_run_has_no_say_in_what_is_resumed(
     (there / "run.json").write_text(json.dumps(told.to_json()))
     new = Reach._new
 
-    def by_a_pipe(reach, host):  # in the place of SSH to a machine whose key the user knows
+    def by_a_pipe(reach, host):  # replaces SSH to a machine whose key the user knows
         if host.ssh is None:
             return new(reach, host)
         root = tmp_path / ("evil-root" if host.ssh == "evilhost" else "other")

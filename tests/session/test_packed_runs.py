@@ -1,4 +1,4 @@
-"""Runs on a packed cache: workers are told how many rows they read, and read these, each its own."""
+"""Tests of runs on a packed cache: each worker knows its number of rows, and reads exactly its own rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions by real runs: each row of a cache is one row of another, also after kills, with what the model gives."""
+"""Tests of predictions by real runs: each input row gives one output row with the model's values, also after kills."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_rows_are_predicted_once_beside_their_keys(session):
 
 @pytest.mark.nightly
 def test_a_function_makes_the_input_and_several_outputs_have_names(session):
-    """Keys of several columns, from a cache that SQL knows nothing of; outputs of one number, and not a number.
+    """The keys have several columns, the cache is unknown to SQL, and some outputs are scalars or NaN.
 
     Nightly. Shorter: tests/prediction/test_outputs.py::test_several_outputs_have_their_names
     """

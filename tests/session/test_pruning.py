@@ -1,4 +1,4 @@
-"""What `prune` removes, and what it leaves: runs of which something may live, with real hosts and workers."""
+"""Tests of what `prune` removes and keeps, for runs that may have living processes; real hosts and workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def end(tmp_path):
-    """Lets the scripts come to their ends."""
+    """The file whose creation lets the scripts end."""
     return tmp_path / "end"
 
 
@@ -84,7 +84,7 @@ def runs_in_igfs(volume) -> set[str]:
 
 
 def shims_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Process]:
-    """The two processes that hold a run's reconciler on this machine, and itself."""
+    """Return the two shims of a run's reconciler on this machine, and the reconciler."""
     reconciler = shims = None
     for process in psutil.process_iter():
         try:
@@ -101,7 +101,7 @@ def shims_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Pro
 
 @pytest.mark.nightly
 def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volume, home, said, end):
-    """Its reconciler is gone for a moment: nobody holds its lock, and its worker goes on.
+    """Its reconciler is gone for a moment: no process holds its lock, and its worker goes on.
 
     Nightly. Shorter:
     tests/session/test_made_up_runs.py::test_a_lost_run_of_this_machine_is_judged_by_what_is_here
@@ -114,8 +114,8 @@ def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volu
         shim.send_signal(signal.SIGSTOP)
     try:
         reconciler.kill()
-        until(lambda: run.info().state is RunState.LOST)  # as its directory tells; the registry does later
-        Cache(session.client, CACHE).remove_all([f"owner/{run.id}"])  # as it goes by itself after a minute
+        until(lambda: run.info().state is RunState.LOST)  # seen in its directory; the registry follows later
+        Cache(session.client, CACHE).remove_all([f"owner/{run.id}"])  # the row would expire after a minute
         assert state_of(run.id, session) is RunState.LOST
         assert run.id not in {pruned.run_id for pruned in session.prune(keep=0, dry_run=True)}
         assert run.id not in {pruned.run_id for pruned in session.prune(keep=0)}
@@ -145,7 +145,7 @@ time.sleep(600)
 
 @pytest.fixture
 def elsewhere(ignite, session, tmp_path):
-    """A run that another user's process owns, as far as can be told from here; gives (owner, run's id, its home)."""
+    """A run whose owner seems to belong to another user; yields (owner, run id, home)."""
     home = tmp_path / "elsewhere"
     endpoint = str(ignite.connect_options.endpoints[0])
     owner = subprocess.Popen(
@@ -165,7 +165,7 @@ def elsewhere(ignite, session, tmp_path):
 
 
 def test_a_run_of_an_owner_that_sleeps_elsewhere_stays(elsewhere, session, volume, said):
-    """As of a laptop whose lid is closed: nobody answers for the run, and its files are in a home not ours."""
+    """For example a laptop with a closed lid: the owner does not respond, and the run's files are in another home."""
     owner, run_id, _ = elsewhere
     leave_checkpoint(volume, run_id)
     owner.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Real runs that wait for the one GPU of this machine: who is next, by priority and then by time."""
+"""Tests of real runs that wait for this machine's only GPU: they start by priority, then by time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.bed.fake_gpus import make_nvidia_smi
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
-# Notes that it has the GPU, and has it until it is told.
+# Notes that it holds the GPU, and keeps it until the file `go-on` exists.
 SCRIPT = """
 import os, sys, time
 with open(os.environ["QUEUE_TEST"] + "/turns", "a") as file: print(sys.argv[1], file=file)
@@ -23,7 +23,7 @@ while not os.path.exists(os.environ["QUEUE_TEST"] + "/go-on"): time.sleep(0.05)
 
 @pytest.fixture
 def start(ignite, tmp_path, monkeypatch, capsys):
-    """`ignite-tf start --wait` of a script that notes its turn under a name; gives the run."""
+    """Run `ignite-tf start --wait` with a script that notes its turn under a name; return the run."""
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     monkeypatch.setenv("PATH", f"{make_nvidia_smi(tmp_path / 'smi', 1)}{os.pathsep}{os.environ['PATH']}")
@@ -46,7 +46,7 @@ def start(ignite, tmp_path, monkeypatch, capsys):
     with open_session(report=lambda _: None) as session:
         session.client.get_or_create_cache(CacheConfig("QUEUED")).put(1, 1)
         yield start
-        for run in session.runs():  # of a test that failed
+        for run in session.runs():  # left by a failed test
             session.stop_run(run.id)
         session.client.destroy_cache("QUEUED")
 

@@ -1,4 +1,4 @@
-"""Runs whose owner ended in the middle: what is said of them, and how they are gone on with, to the exact step."""
+"""Tests of runs whose owner ended early: their description, and how they resume at the exact step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUM_STEPS = 40
-# A training in small: it writes down each step that is done, and goes on behind the last. It does not come to its end
-# before the file it is given is there, however long a busy machine takes for what a test does in between.
+# A small training: it saves each finished step and resumes after the last one. It ends only after a file given as
+# argument exists, however slowly the test proceeds on a busy machine.
 SCRIPT = """
 import fsspec, os, sys, time
 path = os.environ["IGNITE_TF_RUN_URI"] + "/checkpoints/steps"
@@ -74,13 +74,13 @@ def survives_s():
 
 @pytest.fixture
 def gate(tmp_path):
-    """What lets a run come to its end, once it is touched."""
+    """The file whose creation lets a run end."""
     return tmp_path / "gate"
 
 
 @pytest.fixture
 def run(session, survives_s, gate):
-    """A run in the middle, and the process that owns it."""
+    """A run in the middle of its steps, and the process that owns it."""
     words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s), "1", str(gate)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         try:
@@ -132,7 +132,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate)
 
 def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys):
     run, owner = run
-    until(lambda: "step 15\n" in written(run))  # more than a second
+    until(lambda: "step 15\n" in written(run))  # takes more than a second
     owner.kill()
     until(lambda: run.info().state is RunState.LOST)
     main(["attach", run.id])
@@ -142,19 +142,19 @@ def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys)
     assert took is not None, told
     hours, minutes, seconds = map(int, took.groups())
     asked_s = (datetime.now(timezone.utc) - run.info().started_at).total_seconds()
-    assert 1 <= 3600 * hours + 60 * minutes + seconds <= asked_s + 1  # rounded
+    assert 1 <= 3600 * hours + 60 * minutes + seconds <= asked_s + 1  # rounded to seconds
     assert "has ended without notice" in told
     assert f"resume {run.id}" in told
 
 
 @pytest.mark.nightly
 def test_a_run_that_ends_with_its_owner_says_so(run, capsys, gate):
-    """As a kernel does that is told to restart: nobody asked for the run to be stopped.
+    """A kernel that is told to restart ends like this. The user did not ask for the run to stop.
 
     Nightly. Shorter: tests/runs/handles/test_runs.py::test_an_owner_that_ends_properly_stops_its_runs
     """
     run, owner = run
-    owner.send_signal(signal.SIGINT)  # the interpreter ends in order
+    owner.send_signal(signal.SIGINT)  # the interpreter exits normally
     until(lambda: run.info().state is RunState.STOPPED)
     assert "the process that owned it has ended" in described(run)
     assert "it was asked to stop" not in described(run)
@@ -169,17 +169,17 @@ def test_a_run_ends_with_its_owner_also_where_nothing_can_be_written(run):
     """Nightly. Shorter: tests/runs/handles/test_runs.py::test_an_owner_that_ends_properly_stops_its_runs"""
     run, owner = run
     request = run.directory.stop_request
-    request.symlink_to(request.name)  # whoever writes it fails, as on a full disk
+    request.symlink_to(request.name)  # writing the request fails, as on a full disk
     owner.send_signal(signal.SIGINT)
     until(lambda: run.info().state is RunState.STOPPED)
     assert "the process that owned it has ended" in described(run)
 
 
-# Runs that outlive their owner
+# Runs that outlive their owner.
 
 
 def leave(run, owner) -> None:
-    """Have the owner end as a kernel does that is told to restart."""
+    """End the owner as a kernel restart does."""
     owner.send_signal(signal.SIGINT)
     assert owner.wait(300) is not None
 

@@ -1,4 +1,4 @@
-"""Finding runs by the beginnings of their ids, among those of this machine. No cluster is asked here."""
+"""Tests of finding this machine's runs by the start of their ids. No cluster is contacted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_one_that_goes_on_counts_before_those_that_have_ended(index, tmp_path):
     directory.path.mkdir()
     record = RunRecord(directory.run_id, RunSpec("MNIST"), RunState.RUNNING, time.time() + 9)
     record.write(directory)
-    with pytest.raises(RunNotFound, match="may be any of"):  # nobody answers for it
+    with pytest.raises(RunNotFound, match="may be any of"):  # the run has no owner that confirms it
         index.find("mnist")
     owner = HeldLock(directory.owner_lock)
     assert index.find("mnist").id == index.find("ab").id == index.find("a").id == directory.run_id
@@ -73,7 +73,7 @@ def test_one_that_goes_on_counts_before_those_that_have_ended(index, tmp_path):
     ("runs", "wanted", "chosen"),
     [
         ({"k3f-mnist-1121-0900": False}, "k3f", "k3f-mnist-1121-0900"),
-        ({"mnist-1121-0900-k3f": False}, "mnist", "mnist-1121-0900-k3f"),  # an id as they were
+        ({"mnist-1121-0900-k3f": False}, "mnist", "mnist-1121-0900-k3f"),  # an id in the old format
         ({"mni-x-1121-0900": False, "k3f-mnist-1121-0900": True}, "mni", "k3f-mnist-1121-0900"),
         ({"mnist-1121-0900-k3f": False, "9xw-mnist-1121-0900": True}, "mnist", "9xw-mnist-1121-0900"),
         ({"k3f-a-1121-0900": False}, "a-1121", "k3f-a-1121-0900"),
@@ -103,7 +103,7 @@ def test_a_lost_run_is_listed_for_a_day_after_its_last_words(tmp_path, silent_da
 
 
 def test_hosts_of_another_cluster_are_not_asked(tmp_path):
-    """Whose Ignite does not answer wants its own runs: the same user's other cluster has none of them."""
+    """If a cluster's Ignite is down, only hosts of that cluster are asked, not those of the user's other cluster."""
 
     def index_of(cluster: str) -> RunIndex:
         return RunIndex(tmp_path, Reach(tmp_path), ConnectOptions((Endpoint.parse(cluster),)))

@@ -1,4 +1,4 @@
-"""Where the workers of another generation may run, with real nodes; a pipe is where SSH would be."""
+"""Tests of where workers of another generation may run, with real nodes, and pipes instead of SSH."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CACHE = "RUN_PLANS"
 
 
 class FarReach(Reach):
-    """Reaches hosts with SSH through a pipe."""
+    """Reaches SSH hosts through a pipe."""
 
     def _new(self, host: HostRecord) -> Host:
         return Host(host.name, PipeTransport(), python=sys.executable, root=str(self.root))
@@ -37,7 +37,7 @@ def client(ignite):
 
 @pytest.mark.parametrize(("package", "host"), [("0" * 64, "far"), (None, "localhost")])
 def test_a_run_that_began_on_this_machine_alone_stays_there(ignite, client, tmp_path, package, host):
-    """The only nodes that there are by now are elsewhere, where the package would have to be sent."""
+    """All nodes that exist now are on another host, to which the package would have to be sent."""
     nodes = tuple(str(node.node_id) for node in client.nodes())
     config = Config(hosts=(HostOptions("far", node_ids=nodes, ssh="far"),))
     here = HostRecord("localhost", python=sys.executable)

@@ -1,4 +1,4 @@
-"""What a worker gives back as the result of its run."""
+"""Tests of the value that a worker returns as the result of its run."""
 
 from __future__ import annotations
 

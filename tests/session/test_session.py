@@ -1,4 +1,4 @@
-"""The facade: real nodes, real workers that read their own partitions."""
+"""Tests of the facade, with real nodes and real workers that read their own partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ignite_tf_magic.session import (
 from ignite_tf_magic.settings.options import Endpoint
 from tests.waiting import until
 
-# Reads what the environment says, with the client alone: no TensorFlow to import.
+# Reads the data named by the environment with the client alone, without importing TensorFlow.
 READ = """
 import json, os
 from ignite_tf_magic.client.client import connect
@@ -52,7 +52,7 @@ print(json.dumps({
 """
 
 
-# Waits to be killed in its first life.
+# In its first life, waits to be killed.
 FALL_ONCE = """
 import os, time
 told = os.path.join({home!r}, "pid")
@@ -211,7 +211,7 @@ def test_a_second_process_sees_the_runs(session, numbers, home):
 
 
 def fall_once(session, home):
-    """Start a detached run, kill its worker, and give its end."""
+    """Start a detached run and kill its worker; return the final state and the output."""
     run = session.start_run(RunRequest("SESSION_NUMBERS", FALL_ONCE.format(home=str(home)), detach=True))
     try:
         until((home / "pid").exists, what="the worker's number")
@@ -223,7 +223,7 @@ def fall_once(session, home):
 
 
 def test_a_detached_run_on_this_machine_is_started_again(ignite, numbers, home, monkeypatch):
-    """Though it was started through an address that no node lists."""
+    """The run was started through an address that no node lists, and restarts anyway."""
     monkeypatch.setenv("IGNITE_TF_TIMINGS_DIVISOR", "4")
     listed = ignite.connect_options.endpoints
     dialled = tuple(Endpoint("localhost", each.port) for each in listed)
@@ -239,7 +239,7 @@ def test_a_detached_run_on_this_machine_is_started_again(ignite, numbers, home, 
 def test_a_detached_run_starts_again_here_when_no_host_with_a_node_can_be_used(
     ignite, numbers, client, home, monkeypatch
 ):
-    """Its nodes are on a host that no SSH leads to."""
+    """The run's nodes are on a host that SSH cannot reach."""
     monkeypatch.setenv("IGNITE_TF_TIMINGS_DIVISOR", "4")
     (home / "ssh_config").write_text("Host far\n  HostName 127.0.0.1\n  Port 1\n")
     ids = json.dumps([str(node.node_id) for node in client.nodes()])

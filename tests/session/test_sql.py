@@ -1,4 +1,4 @@
-"""SQL on real nodes: every type there and back, the limit, and refusals in words that help."""
+"""Tests of SQL on real nodes: every type in both directions, the limit, and helpful errors."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_arrow_and_polars_hold_what_rows_do(sql, typed_table):
 
 
 def test_an_interrupted_statement_ends_on_the_cluster(sql):
-    import polars  # noqa: F401  it sets a handler for SIGINT, with which a plain recv is not interrupted
+    import polars  # noqa: F401  its SIGINT handler lets a plain recv continue after a signal
 
     heavy = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B WHERE A.X * B.X = 7"
     running = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL = ?"
@@ -156,7 +156,7 @@ def test_progress_tells_the_rows_that_have_come(sql):
     ["SELECT 'SELECT' AS X", "WITH T AS (SELECT 1) SELECT 'SELECT' AS X FROM T", "(select 'SELECT')"],
 )
 def test_an_engine_is_asked_by_its_name(sql, statement):
-    """The nodes of these tests have one engine, and refuse any name: so the hint is where they look for it."""
+    """The nodes of these tests have a single engine and refuse every name. The hint must say so."""
     with pytest.raises(
         QueryError, match=r"specified engine: calcite\n(.|\n)*have one SQL engine: leave --engine out"
     ):
@@ -183,7 +183,7 @@ def test_limit_tells_whether_there_is_more(sql, limit, rows, truncated):
 
 
 def test_limit_is_kept_by_the_server(sql):
-    """A billion rows could not be fetched within the test's time limit."""
+    """Fetching a billion rows would exceed the test's time limit."""
     result = sql.query("SELECT X FROM SYSTEM_RANGE(1, 1000000000)", limit=3000)
     assert len(result.rows) == 3000
     assert result.truncated

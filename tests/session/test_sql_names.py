@@ -1,4 +1,4 @@
-"""Names in statements: which need quotes, by the server's own reading of them."""
+"""Tests which names in statements need quotes, judged by the server itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ignite_tf_magic.errors import QueryError
 from ignite_tf_magic.serialization.sql_text import WORDS, quoted_name
 from ignite_tf_magic.session import open_session
 
-# Other words of SQL that a column or table may be called.
+# Other SQL words that may be names of columns or tables.
 _NAMES = """
     AND ANY AS ASC BY CACHE CAST COLUMN COUNT CURRENT DATE DAY DEFAULT DESC ELSE END ESCAPE HOUR ID IF IN INDEX INTERVAL
     KEY LEFT MAX MONTH NAME NEXT OF OR OUTER PARTITION RIGHT ROW SCHEMA SET SYS TABLE THEN TIMESTAMP TO TYPE USER USING
@@ -18,7 +18,7 @@ _NAMES = """
 
 @pytest.fixture(scope="module")
 def query(ignite):
-    """Ask a cluster with a table whose columns are called like words of SQL, and have their names as values."""
+    """Query a cluster with a table whose columns are named like SQL words; each value is its column's name."""
     with open_session(ignite.connect_options, report=print) as session:
         words = sorted({*WORDS, *_NAMES.split()})
         columns = ", ".join(f'"{word}" VARCHAR' for word in words)
@@ -32,7 +32,7 @@ def query(ignite):
 
 
 def is_column(query, word, name):
-    """Tell whether a name means the column of that word wherever a column may stand."""
+    """Return whether a name refers to the column of that word everywhere in a statement."""
     statement = f"SELECT {name}, THE_KEY, UPPER({name}) FROM SQL_NAMES WHERE {name} = ?"
     try:
         return query(statement, [word]).rows == ((word, 1, word),)
@@ -41,7 +41,7 @@ def is_column(query, word, name):
 
 
 def is_table(query, word, name):
-    """Tell whether a name means the table of that word, which is not there: the server says so by its name."""
+    """Return whether a name refers to the table of that word. The table is missing, so the server's error names it."""
     with pytest.raises(QueryError) as refused:
         query(f"SELECT {name}.A FROM {name}")
     return f'Table "{word}" not found' in str(refused.value)

@@ -1,4 +1,4 @@
-"""How a run that was handed over is seen by who has submitted it."""
+"""Tests of how the submitter of a detached run sees it after the handover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache without a SQL table, and more workers than nodes: each worker counts its rows, and all know those of all."""
+"""Tests of a cache without SQL table and with more workers than nodes: each worker counts its rows for all."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_workers_make_the_steps_of_one_process(session):
 
 @pytest.fixture
 def count(ignite):
-    """Count as the process of a worker does; runs of one name are counted once in a process."""
+    """Count as a worker process does. A process counts once per run name, so the stored result is removed."""
 
     def counted(shares, worker, run):
         share_counts._counted.pop((CACHE, SharesToCount(worker, tuple(shares), run)), None)
@@ -81,7 +81,7 @@ def count(ignite):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Partitions that are counted, one after another; `slow` ones take a second and more."""
+    """The partitions counted, in order of requests. Requests for partitions in `slow` take over a second."""
     read, slow = Cache.partition_stats, set()
 
     def counted(self, partitions):
@@ -103,13 +103,13 @@ def test_who_does_not_count_is_waited_for_and_then_counted(session, count, monke
     session.client.cache(CACHE).remove_all(range(5000))
     with ThreadPoolExecutor(WORKERS) as pool:
         later = [pool.submit(count, shares, worker, "alone/1") for worker in range(WORKERS)]
-        assert [each.result() for each in later] == [rows] * WORKERS  # what was noted first holds
+        assert [each.result() for each in later] == [rows] * WORKERS  # the first stored count stays valid
         anew = {pool.submit(count, shares, worker, "alone/2").result() for worker in (3, 0, 1)}
     assert len(anew) == 1 and sum(anew.pop()) == ROWS - 5000
 
 
 def test_one_that_goes_on_counting_is_waited_for(session, count, reads, monkeypatch):
-    """It takes longer than one that has not begun is waited for."""
+    """Its count takes longer than the time that others wait for a worker that has not started counting."""
     monkeypatch.setattr(share_counts, "_PATIENCE_S", 5.0)
     monkeypatch.setattr(share_counts, "_RENEWED_S", 0.1)
     found, slow = reads

@@ -1,4 +1,4 @@
-"""Three hosts with an Ignite node each, and a user of them on this machine."""
+"""Fixtures: three hosts with an Ignite node each, and a user of them on this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.waiting import until
 
 @pytest.fixture(scope="package")
 def bed(tmp_path_factory) -> Iterator[Bed]:
-    """One bed for all tests of this directory. A test leaves it as it was.
+    """One bed for all tests of this directory. A test must leave it unchanged.
 
-    IGNITE_TF_BED is "loopback", or the directory of a bed that is up (tests/bed/bed.sh).
+    IGNITE_TF_BED is "loopback", or the directory of a running bed (tests/bed/bed.sh).
     """
     chosen = os.environ.get("IGNITE_TF_BED", "")
     if "/" in chosen:
@@ -43,14 +43,14 @@ def data(bed) -> str:
 
 @pytest.fixture
 def namespaces(bed) -> None:
-    """For tests of what only hosts of their own have."""
+    """Skip tests that need hosts with their own network and processes."""
     if bed.kind is not BedKind.NAMESPACES:
         pytest.skip(f"not on {bed.kind.value}")
 
 
 @pytest.fixture
 def home(bed, data, tmp_path, monkeypatch) -> Path:
-    """The state directory of a user whose working directory holds the configuration."""
+    """The state directory of a user whose working directory contains the configuration."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("IGNITE_TF_CLUSTER", raising=False)
@@ -60,14 +60,14 @@ def home(bed, data, tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def trusted(bed, home) -> None:
-    """The user's configuration names a password; the nodes ask for none, and are told it all the same."""
+    """Configure a password. The nodes do not ask for one, but clients send it anyway."""
     Path("ignite-tf.toml").write_text(settings(bed, cluster={"username": USER, "password": PASSWORD}))
     Path("ignite-tf.toml").chmod(0o600)
 
 
 @pytest.fixture
 def said() -> list[str]:
-    """What the session of the test has told its user."""
+    """The messages that the test's session reports to its user."""
     return []
 
 
@@ -95,9 +95,9 @@ def elsewhere(bed, data, tmp_path) -> Shell:
 
 @pytest.fixture
 def here(elsewhere, monkeypatch, capsys) -> Callable[..., Any]:
-    """`ignite-tf` as that machine has it, in this process, which saves the time to start one; checks its exit code.
+    """Run `ignite-tf` as the user of the other machine, inside this process to save time; check the exit code.
 
-    Gives (what it printed, what it said beside); with --json what it printed is read.
+    Returns (stdout, stderr). With --json, stdout is parsed.
     """
     monkeypatch.chdir(elsewhere.directory)
     monkeypatch.setenv("IGNITE_TF_HOME", elsewhere.env["IGNITE_TF_HOME"])
@@ -114,15 +114,15 @@ def here(elsewhere, monkeypatch, capsys) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(bed, tmp_path) -> Iterator[None]:
-    """No process on any host outlives the test for which it was started."""
+    """Assert that no process on any host outlives its test."""
     yield
     try:
         until(lambda: not _left(bed), what=lambda: f"the end of {_left(bed)}")
     except AssertionError:
-        _stop_all_runs(bed, tmp_path)  # so that only this test fails
+        _stop_all_runs(bed, tmp_path)  # then only this test fails
         raise
     with connect(bed.connect_options) as client, Registry(client) as registry:
-        for entry in registry.runs():  # lost ones would be listed for a day
+        for entry in registry.runs():  # lost runs would stay listed for a day
             registry.remove(str(entry.record["run_id"]))
 
 

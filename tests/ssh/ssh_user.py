@@ -1,4 +1,4 @@
-"""A user of a bed's cluster: their configuration, their data, their shell on another machine."""
+"""A user of a bed's cluster, with a configuration, data, and a shell on another machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.waiting import until
 
 NUM_ROWS = 3000
 CACHE = "NUMBERS"
-USER, PASSWORD = "reader-4711", "pa55-w0rd-of-the-cluster"  # of a configuration that names them: `trusted`
+USER, PASSWORD = "reader-4711", "pa55-w0rd-of-the-cluster"  # used by the fixture `trusted`
 
 
 def load_numbers(bed: Bed) -> None:
-    """Make a cache of which every node has as many rows as the others, and a backup of each row."""
+    """Create a cache with the same number of rows on every node, and a backup of each row."""
     with open_session(bed.connect_options, report=print) as session:
         session.load(CACHE, {"x": np.arange(3)}, backups=1, replace=True)
         primary = session.client.cache(CACHE).partition_map().primary_of()
@@ -41,9 +41,9 @@ def load_numbers(bed: Bed) -> None:
 
 
 def settings(bed: Bed, *, without: str = "", **tables: dict[str, Any]) -> str:
-    """An ignite-tf.toml for the bed; `tables` change its tables, those of hosts by the host's name.
+    """Return an ignite-tf.toml for the bed. `tables` change its tables; a host's name stands for its table.
 
-    A key with the value None is left out, as is the whole table `without`.
+    A key with the value None is omitted, and so is the table named by `without`.
     """
     found: dict[str, dict[str, Any]] = {
         "cluster": {"addresses": [str(endpoint) for endpoint in bed.connect_options.endpoints]},
@@ -63,7 +63,7 @@ def settings(bed: Bed, *, without: str = "", **tables: dict[str, Any]) -> str:
 
 
 class Command:
-    """`ignite-tf` at work. What it prints goes to a file, so that it can be looked at meanwhile."""
+    """A running `ignite-tf` command. Its output goes to files, which tests can read while it runs."""
 
     def __init__(self, arguments: tuple[str, ...], directory: Path, env: dict[str, str]):
         self.argv = [sys.executable, "-m", "ignite_tf_magic", *arguments]
@@ -80,7 +80,7 @@ class Command:
         return self._paths[1].read_text()
 
     def until(self, text: str) -> None:
-        """Wait until it has printed something."""
+        """Wait until the command has printed a text."""
 
         def is_there() -> bool:
             has_ended = self.process.poll() is not None
@@ -91,11 +91,11 @@ class Command:
         until(is_there, what=lambda: f"{text!r} of {self.argv}: {self.out[-1000:]} {self.err}")
 
     def interrupt(self) -> None:
-        """Type Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
 
     def end(self, timeout_s: float = 180) -> int:
-        """Wait for its exit code."""
+        """Wait for the command to exit; return its exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -110,7 +110,7 @@ class Command:
 
 
 class Shell:
-    """Another machine of the same user, as far as this package can tell: it has a state directory of its own."""
+    """Another machine of the same user, simulated by a separate state directory."""
 
     def __init__(self, directory: Path, bed: Bed):
         directory.mkdir()
@@ -119,7 +119,7 @@ class Shell:
         self.env = {**os.environ, "IGNITE_TF_HOME": str(directory / "home")}
 
     def configure(self, bed: Bed, **tables: Any) -> None:
-        """Write another configuration; see `settings`."""
+        """Write a changed configuration; see `settings`."""
         (self.directory / "ignite-tf.toml").write_text(settings(bed, **tables))
 
     def start(self, *arguments: str) -> Command:
@@ -135,11 +135,11 @@ class Shell:
 
 
 def left_on(host: Host) -> list[Any]:
-    """What of ours runs on a host."""
+    """Return the processes of this package on a host."""
     return [process for process in host.processes() if "ignite" in " ".join(process.argv) or process.marker]
 
 
-# Prints numbered lines until it is asked to end, and then how many there were.
+# Prints numbered lines until it receives SIGTERM, and then the number of lines.
 COUNT = """
 import itertools, os, signal, sys, time
 goes_on = True
@@ -157,7 +157,7 @@ print(f"{number + 1} lines", flush=True)
 
 
 def check_lines(text: str, *, ended: bool = True) -> int:
-    """Assert that a worker's output, as COUNT writes it, is there from its beginning: no line lost or doubled."""
+    """Assert that COUNT's output is complete from its beginning: no line is lost or doubled."""
     lines = text.splitlines()
     num_lines = len(lines) - ended
     assert lines[:num_lines] == [f"line {number}" for number in range(num_lines)]
@@ -167,13 +167,13 @@ def check_lines(text: str, *, ended: bool = True) -> int:
 
 
 def check_lines_so_far(text: str) -> int:
-    """As `check_lines`, for the output of a worker that may have ended, or be in the middle of a line."""
+    """Like `check_lines`, for a worker that may have ended or may be in the middle of a line."""
     whole = text.rpartition("\n")[0] + "\n"
     return check_lines(whole, ended=whole.endswith(" lines\n"))
 
 
 def by_worker(text: str) -> dict[int, str]:
-    """Take the lines of each worker out of what `attach` shows."""
+    """Split the output of `attach` by worker."""
     found: dict[int, str] = {}
     for line in text.splitlines():
         worker, mark, rest = line.removeprefix("worker ").partition(" | ")
@@ -183,7 +183,7 @@ def by_worker(text: str) -> dict[int, str]:
 
 
 def changed_ssh_config(bed: Bed, directory: Path, **changes: dict[Path, Path]) -> str:
-    """Copy the bed's configuration of ssh, with other files for some hosts, by host; gives its path."""
+    """Copy the bed's ssh configuration and replace file paths of some hosts; return the copy's path."""
     entries = []
     for entry in bed.ssh_config.read_text().split("Host ")[1:]:
         for old, new in changes.get(entry.split()[0], {}).items():
@@ -197,7 +197,7 @@ def changed_ssh_config(bed: Bed, directory: Path, **changes: dict[Path, Path]) -
 
 @contextmanager
 def another_tensorflow(host: Host) -> Iterator[str]:
-    """Give the path of an interpreter on a host that has version 2.15.0 of TensorFlow, for who asks."""
+    """Yield the path of an interpreter on a host that pretends to have TensorFlow 2.15.0."""
     folder = host.disk / "other"
     (folder / "tensorflow-2.15.0.dist-info").mkdir(parents=True)
     (folder / "tensorflow-2.15.0.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.0\n")
@@ -211,7 +211,7 @@ def another_tensorflow(host: Host) -> Iterator[str]:
 
 @contextmanager
 def late_reconciler(host: Host, seconds: int) -> Iterator[str]:
-    """Give the path of an interpreter on a host that takes long to begin with what answers for detached runs."""
+    """Yield the path of an interpreter on a host that starts the reconciler of detached runs only after a delay."""
     path = host.disk / "late-python"
     words = f'case "$*" in *supervision.reconciler*) sleep {seconds};; esac'
     path.write_text(f'#!/bin/sh\n{words}\nexec {sys.executable} "$@"\n')
@@ -223,7 +223,7 @@ def late_reconciler(host: Host, seconds: int) -> Iterator[str]:
 
 
 def known_hosts_without(bed: Bed, name: str, directory: Path, *, is_changed: bool = False) -> Path:
-    """Copy the file of known hosts, without a host, or with the key of another for it."""
+    """Copy the known_hosts file without one host, or with another host's key for it; return the copy's path."""
     addresses = {host.name: host.address for host in bed.hosts}
     keys = dict(line.split(" ", 1) for line in bed.known_hosts.read_text().splitlines())
     place = next(each for each in keys if addresses[name] in each)

@@ -1,4 +1,4 @@
-"""What a user gets who asks for what cannot be: an error that says so, with the next step, and nothing started."""
+"""Tests of impossible requests: each must end with an error that names the next step, and start nothing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_archives_that_lead_out_of_their_directory(shell):
 
 
 def test_interpreters_that_do_not_do(session, bed):
-    """None there: nothing runs. One without TensorFlow: the script that wants it fails, and is told what to do."""
+    """A missing interpreter: nothing starts. One without TensorFlow: the script fails, and the user gets a hint."""
     with pytest.raises(
         LaunchError, match=r"cannot run '/nowhere/python': .* --python PATH, or .*ignite-tf doctor"
     ):
@@ -109,7 +109,7 @@ def test_interpreters_that_do_not_do(session, bed):
 
 
 def test_a_host_without_ssh_gets_no_worker(bed, configure, said, tmp_path):
-    """Its partitions are read over the network, and whoever starts the run is told."""
+    """Workers on other hosts read its partitions over the network, and the user gets a warning."""
     stranger = tmp_path / "stranger"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
     configure(ssh={"config": changed_ssh_config(bed, tmp_path, bed3={bed.identity: stranger})})
@@ -137,7 +137,7 @@ def test_a_host_without_ssh_gets_no_worker(bed, configure, said, tmp_path):
 
 @pytest.mark.nightly
 def test_two_owners_at_once(session, bed):
-    """Whoever is older is refused: by the lock, by the registry, by the hosts themselves.
+    """The lock, the registry, and the hosts themselves refuse the older owner.
 
     Nightly. Shorter: tests/launch/test_hosts_relay.py::test_older_generations_are_refused_with_their_facts
     """
@@ -168,7 +168,7 @@ def test_two_owners_at_once(session, bed):
 
 @pytest.fixture
 def other_tensorflow(bed, configure):
-    """An interpreter of the first host that has another TensorFlow than the others."""
+    """Configure an interpreter of the first host whose TensorFlow version differs from the others."""
     with another_tensorflow(bed.hosts[0]) as python:
         yield configure(bed1={"python": python})
 
@@ -194,4 +194,4 @@ def test_tasks_that_compute_for_each_other_have_the_same_tensorflow(other_tensor
         ):
             session.start_run(request)
         assert session.plan_run(replace(request, hosts=("bed2", "bed3"))).seats
-        assert session.plan_run(RunRequest(CACHE, "pass", 3)).seats  # they compare themselves
+        assert session.plan_run(RunRequest(CACHE, "pass", 3)).seats  # here the workers compare the versions

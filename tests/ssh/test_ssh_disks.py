@@ -1,4 +1,4 @@
-"""Hosts with full and read-only disks: what a start and the doctor say of them, and what is left."""
+"""Tests of hosts with full or read-only disks: messages of a start and of the doctor, and leftover files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_start_on_a_full_host_is_refused_and_leaves_nothing(session, bed, name
 
 @contextmanager
 def read_only_state(host) -> Iterator[str]:
-    """Have what lies where our files are on a host be a disk that nobody can write; gives the directory."""
+    """Mount a read-only disk at the package's state directory on a host; yield the directory."""
     state = f"{host.home}/{host.state}"
     host.run(["mkdir", "-p", state])
     host.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "tmpfs", state], check=True)

@@ -1,4 +1,4 @@
-"""`ignite-tf doctor` on real hosts: what it finds, what it advises, what it says when parts are down."""
+"""Tests of `ignite-tf doctor` on real hosts: its findings, its advice, and its report when parts are down."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WAITS = "import time; print('waits', flush=True); time.sleep(600)"
 
 
 def found_by(diagnosis, host):
-    """The checks of a host, by what was looked at."""
+    """Return the checks of a host, by name."""
     return {each["check"]: each for each in diagnosis["checks"] if each["host"] == host}
 
 
 def fault(diagnosis, host, what):
-    """A check that failed, with what to do about it."""
+    """Assert that a check failed; return its finding and its fix."""
     check = found_by(diagnosis, host)[what]
     assert check["status"] == "failed", check
     assert check["fix"]
@@ -31,7 +31,7 @@ def fault(diagnosis, host, what):
 
 @pytest.fixture
 def doctor(here):
-    """`ignite-tf doctor --json`."""
+    """Run `ignite-tf doctor --json` and return its parsed output."""
     return lambda *arguments, code=0: here("doctor", *arguments, "--json", code=code)[0]
 
 
@@ -43,7 +43,7 @@ def test_a_healthy_cluster(doctor, here, bed):
         wanted = "ssh,host key,clock,python,tensorflow,numpy,fsspec,disk,gpus,ports,ignite,network,exposure"
         assert set(checks) == set(wanted.split(","))
         assert {each["status"] for what, each in checks.items() if what not in ("disk", "exposure")} == {"ok"}
-        assert checks["exposure"]["status"] == "warning"  # nothing stands between this machine and the bed
+        assert checks["exposure"]["status"] == "warning"  # no firewall separates this machine from the bed
         assert re.fullmatch(
             r"\d+ primary partitions of NUMBERS, about [\d,]+ rows", checks["ignite"]["found"]
         )
@@ -58,7 +58,7 @@ def test_a_healthy_cluster(doctor, here, bed):
 
 
 def test_ports_of_workers_on_a_single_host_are_looked_at_from_outside(doctor, elsewhere, bed):
-    """Also while Ignite is down."""
+    """The check also works while Ignite is down."""
     first, *others = bed.hosts
     elsewhere.configure(bed, cluster={"addresses": [f"{first.address}:9"]})
     path = elsewhere.directory / "ignite-tf.toml"
@@ -71,7 +71,7 @@ def test_ports_of_workers_on_a_single_host_are_looked_at_from_outside(doctor, el
 
 
 def test_ssh_that_does_not_let_us_in(doctor, here, elsewhere, bed):
-    """A key that has changed, one that is not known, and a login that accepts no key of ours."""
+    """A changed host key, an unknown host key, and a server that rejects all our login keys."""
     folder = elsewhere.directory
     stranger = folder / "stranger"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
@@ -98,7 +98,7 @@ def test_ssh_that_does_not_let_us_in(doctor, here, elsewhere, bed):
     found, fix = fault(diagnosis, "bed3", "ssh")
     assert "does not accept any of our keys" in found
     assert "ssh-copy-id" in fix
-    # Ignite itself answers, and says what these hosts have.
+    # Ignite itself is reachable, and shows the partitions of these hosts.
     assert all("primary partitions" in found_by(diagnosis, h.name)["ignite"]["found"] for h in bed.hosts)
     shown = here("doctor", code=1)[0]
     assert re.search(r"^bed3, ssh: .*\n    .*ssh-copy-id", shown, re.M)
@@ -106,7 +106,7 @@ def test_ssh_that_does_not_let_us_in(doctor, here, elsewhere, bed):
 
 
 def test_interpreters(doctor, elsewhere, bed):
-    """One that is not there, one without TensorFlow, one with another version than the third host."""
+    """A missing interpreter, one without TensorFlow, and one whose version differs from the third host's."""
     bare = shutil.which("python3", path="/usr/bin")
     elsewhere.configure(bed, bed1={"python": "/nowhere/python"}, bed2={"python": bare})
     diagnosis = doctor(code=1)
@@ -122,7 +122,7 @@ def test_interpreters(doctor, elsewhere, bed):
         found, fix = fault(doctor(code=1), None, "tensorflow")
         assert "versions differ (bed1: 2.15.0, bed2: " in found
         assert "pip install tensorflow==" in fix
-        # An interpreter for this look alone.
+        # --python sets the interpreter for this command only.
         assert doctor("--python", sys.executable)["healthy"]
 
 
@@ -138,7 +138,7 @@ def test_an_address_that_others_do_not_reach(doctor, elsewhere, bed):
 
 @pytest.mark.nightly
 def test_ports_that_a_run_holds(doctor, here, elsewhere, bed, namespaces):
-    """The doctor names who holds them; another run is refused, or waits.
+    """The doctor names the run that holds them. Another run is refused, or waits.
 
     Nightly. Shorter: tests/doctor/test_diagnosis.py::test_ports
     """
@@ -196,7 +196,7 @@ def test_a_full_disk_and_a_dead_sshd(doctor, elsewhere, bed, namespaces):
 
 
 def await_nodes(bed, num_nodes):
-    """Block until the others have noticed that a node is gone."""
+    """Block until the other nodes have noticed that a node left or returned."""
     with open_session(bed.connect_options, report=print) as session:
         until(lambda: len(session.client.nodes()) == num_nodes, what=session.client.nodes)
 
@@ -204,7 +204,7 @@ def await_nodes(bed, num_nodes):
 @pytest.mark.faults
 @pytest.mark.nightly
 def test_nodes_that_the_cluster_lacks(doctor, here, elsewhere, bed, namespaces):
-    """One is dead, then goes on as a cluster of its own.
+    """One node dies, and then restarts as a cluster of its own.
 
     Nightly. No shorter one: in no other test does the doctor see a cluster that lacks a node.
     """
@@ -236,7 +236,7 @@ def test_nodes_that_the_cluster_lacks(doctor, here, elsewhere, bed, namespaces):
         assert told["status"] == "warning"
         assert f"the node at {host.endpoint} is a cluster of its own (alone)" in told["found"]
 
-        # The larger side has all rows, and starts runs with a word.
+        # The larger side has all rows. It starts runs, with a warning.
         (elsewhere.directory / "job").mkdir()
         shown, said = here("start", "--workers", "1", "--explain", "NUMBERS", "job", "python", "-c", "pass")
         assert "3,000" in shown

@@ -1,4 +1,4 @@
-"""Runs as other machines of their user see them: listed, watched and stopped there, also while Ignite is down."""
+"""Tests of runs seen from another machine of their user: listed, watched and stopped, also while Ignite is down."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_detached_run(session, elsewhere):
 
 
 def test_a_run_of_a_notebook(session, elsewhere):
-    """Its owner is this process; the other machine sees it through the registry and its hosts."""
+    """This process owns the run. The other machine sees it through the registry and its hosts."""
     run = counting(session)
     listed = until(lambda: elsewhere.json("ps"), what="the run to be listed")
     assert [each["id"] for each in listed] == [run.id]
@@ -96,14 +96,15 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
     assert run.id in [each["id"] for each in pruned]
     assert not any(home.exists() for home in homes)
     assert elsewhere.json("ps", "--all") == []
-    assert [each.id for each in session.runs(include_ended=True)] == [run.id]  # its own machine has its files
+    # its own machine still has its files
+    assert [each.id for each in session.runs(include_ended=True)] == [run.id]
     session.prune(keep=0)
     assert session.runs(include_ended=True) == []
 
 
 @pytest.mark.nightly
 def test_a_row_of_the_registry_names_no_program_for_another_machine(session, elsewhere, bed):
-    """Who has no key of the run takes only the hosts' names from its row, which anybody may have written.
+    """A machine without the run's key uses only the host names of its row, because anyone may have written the row.
 
     Nightly. Shorter:
     tests/runs/supervision/test_hostile_registry.py::test_of_a_record_that_anybody_may_have_written_only_the_hosts_names_are_taken
@@ -144,7 +145,7 @@ def test_while_ignite_is_down(session, elsewhere, bed):
         watching.until("line 40\n")
         with no_node_answers(bed):
             listed = elsewhere("ps", "--json")
-            # Hosts do not know how another test's run ended when only the registry was told.
+            # If an earlier test's run ended and only the registry knows it, its hosts still list it.
             assert {each["id"]: each["state"] for each in json.loads(listed.out)}[run.id] == "running"
             assert "no node of Ignite answers; the hosts were asked instead" in listed.err
             assert check_lines_so_far(elsewhere("logs", run.id, "--worker", "0").out) > 40
@@ -162,13 +163,13 @@ def test_while_ignite_is_down(session, elsewhere, bed):
     for worker, output in by_worker(watching.out).items():
         check_lines(output)
         assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
-    # Who was away has yet to write down how it ended.
+    # A host that was away must still record how the run ended.
     until(lambda: elsewhere.json("ps") == [], what=lambda: elsewhere.json("ps"))
 
 
 @contextmanager
 def no_node_answers(bed):
-    """Kill all nodes, and start them again with the same data afterwards."""
+    """Kill all nodes; afterwards restart them and reload the data."""
     try:
         for host in bed.hosts:
             host.kill_node()

@@ -1,4 +1,4 @@
-"""Environments of workers on hosts that reach no package index: all that they need is sent from here."""
+"""Tests of worker environments on hosts without a package index: this machine sends all packages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.bed.little_wheels import make_index
 from tests.ssh.ssh_user import CACHE
 
 TELL = "import little, sys\nprint(little.WORD, sys.prefix)\n"
-# NumPy itself is larger than the hosts' disks; they see the one of the tests.
+# The real NumPy does not fit on the hosts' disks. This stand-in imports the NumPy of the test process.
 SITE = sysconfig.get_path("platlib")
 REAL_NUMPY = f"import sys\nsys.path.insert(0, {SITE!r})\ndel sys.modules['numpy']\nimport numpy\n"
 
 
 @pytest.fixture(autouse=True)
 def clean_hosts(bed, namespaces) -> Iterator[None]:
-    """What is sent and built here is large for the hosts' disks, on which earlier tests have left their own."""
+    """Clean the hosts' small disks before and after each test: the packages are large, and earlier tests left files."""
     clean(bed)
     yield
     clean(bed)
@@ -36,7 +36,7 @@ def clean(bed) -> None:
 
 @pytest.fixture
 def requirements(tmp_path, monkeypatch) -> Path:
-    """A file of what only this machine's package index has, which is a directory."""
+    """A requirements file whose packages are only in this machine's index, a directory."""
     index = make_index(tmp_path / "index", little="WORD = 'told'\n", numpy=REAL_NUMPY)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
@@ -46,7 +46,7 @@ def requirements(tmp_path, monkeypatch) -> Path:
 
 
 def built_on(bed) -> dict[str, list[str]]:
-    """The names of the environments of each host, and of what builds have left."""
+    """Return the names of each host's environments and of leftovers of builds."""
     found = {}
     for host in bed.hosts:
         state = host.disk / host.state

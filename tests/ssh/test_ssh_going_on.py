@@ -1,4 +1,4 @@
-"""Runs on other hosts whose owner ends: taken over as they run, and started again when they do not."""
+"""Tests of runs on other hosts whose owner ends: taken over while they run, or started again."""
 
 from __future__ import annotations
 

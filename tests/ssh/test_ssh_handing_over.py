@@ -1,4 +1,4 @@
-"""Hosts that are lost while a run is handed over to them, and just after."""
+"""Tests of hosts that are lost while a run is handed over to them, or just after."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 def test_no_host_begins_before_all_have_what_they_need(session, bed, monkeypatch):
-    """Else the first would wait for one that is given much, and take it for lost."""
+    """Otherwise the first host would wait for one that still receives files, and treat it as lost."""
     write, start, written, started = Host.write, submission._start, [], []
 
     def write_slowly(host, *arguments) -> None:
@@ -46,7 +46,7 @@ def test_no_host_begins_before_all_have_what_they_need(session, bed, monkeypatch
 def test_a_run_that_is_given_to_a_host_over_a_slow_link_is_not_listed_as_lost(
     session, bed, registry, monkeypatch
 ):
-    """Who starts it answers for it until a host does, for longer than one sign of life is good for.
+    """The process that starts the run answers for it until a host does, even beyond one owner lapse.
 
     Nightly. No shorter one: it waits for longer than a sign of life counts.
     """
@@ -67,7 +67,8 @@ def test_a_run_that_is_given_to_a_host_over_a_slow_link_is_not_listed_as_lost(
 
 @pytest.mark.nightly
 def test_a_host_whose_interpreter_begins_late_is_waited_for(home, bed):
-    """As one whose Python lies on another machine's disk: the others do not take it for lost, and say what they do.
+    """For example a host whose Python is on a network disk. The others do not treat it as lost, and say that they
+    wait.
 
     Nightly. Shorter:
     tests/runs/registry/test_registry_host_pool.py::test_a_host_that_was_never_heard_is_silent_since_somebody_listens
@@ -85,7 +86,7 @@ def test_a_host_whose_interpreter_begins_late_is_waited_for(home, bed):
 @pytest.mark.parametrize("comes_back", [True, False])
 @pytest.mark.nightly
 def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
-    """What it has got is removed when it is back within seconds; else it is said, and the run is listed.
+    """If the host returns within seconds, its files are removed. Otherwise the error says so and the run is listed.
 
     Nightly. Shorter: tests/ssh/test_ssh_disks.py::test_a_start_on_a_full_host_is_refused_and_leaves_nothing
     """
@@ -121,7 +122,7 @@ def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, m
 
 @pytest.mark.nightly
 def test_the_node_that_answers_for_the_registry_loses_its_power(session, bed, namespaces, monkeypatch):
-    """The hosts have the run by then: that one node answers no more does not make its start an error.
+    """By then the hosts have the run, so the loss of one node must not make the start fail.
 
     Nightly. Shorter: tests/runs/registry/test_registry.py::test_nodes_die_while_it_is_written
     """
@@ -154,9 +155,9 @@ def registry(bed) -> Iterator[Registry]:
 
 @pytest.fixture
 def registry_fails(monkeypatch) -> Callable[[int], None]:
-    """Have so many questions for the run's record stay without an answer, once the hosts have the run.
+    """Make a number of registry requests fail, once the hosts have the run.
 
-    Which error comes is a matter of the moment in which a node dies, and cannot be chosen by killing one.
+    The errors are injected, because killing a node does not determine which error a client gets.
     """
     await_supervisor = submission._await_supervisor
     monkeypatch.setattr(submission, "_TAKEN_OVER_S", 10.0)
@@ -184,7 +185,7 @@ def raise_next(errors: Iterator[Exception]) -> None:
 @pytest.mark.nightly
 def test_a_registry_that_does_not_answer_is_asked_again(session, registry_fails):
     """Nightly. No shorter one: it waits for longer than a host takes to answer for a run."""
-    registry_fails(times=55)  # for longer than a host has to take a run over
+    registry_fails(times=55)  # for longer than the time that a host has to take over a run
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 1, detach=True))
     assert run.wait(60).state is RunState.SUCCEEDED
 

@@ -1,4 +1,4 @@
-"""Another account, a real one, on the hosts of a run and on the machine of its user: it sees and changes nothing."""
+"""Tests that another real account, on the hosts and on the user's machine, can neither read nor change a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.ssh.ssh_user import PASSWORD, settings
 NEIGHBOUR_ID = 54321
 AS_NEIGHBOUR = ("setpriv", f"--reuid={NEIGHBOUR_ID}", f"--regid={NEIGHBOUR_ID}", "--clear-groups")
 WAIT = "import time\nprint('at work', flush=True)\ntime.sleep(600)\n"
-# What an account can read and write below a home, read of processes, and end; one fact a line.
+# Lists, one fact per line, what an account can read and write below a home, read of processes, and kill.
 TRY = """
 find {home} -type f -readable -printf 'reads %P\\n' 2>/dev/null
 find {home} -type f -printf 'lists %P\\n' 2>/dev/null
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two 
 
 @pytest.fixture
 def open_homes(bed, namespaces):
-    """Homes that others may enter and list, as some systems make them."""
+    """Make home directories that others may enter and list, as on some systems."""
     for host in bed.hosts:
         host.disk.chmod(0o755)
     yield
@@ -45,7 +45,8 @@ def open_homes(bed, namespaces):
 def tried(host, account: tuple[str, ...]) -> set[str]:
     pids = [str(process.pid) for process in host.processes() if process.marker]
     assert pids
-    half = len(PASSWORD) // 2  # so that the search does not find itself
+    # The password is split, so that the search does not find its own command line.
+    half = len(PASSWORD) // 2
     script = TRY.format(
         home=shlex.quote(host.home), password=f"{PASSWORD[:half]}''{PASSWORD[half:]}", pids=" ".join(pids)
     )
@@ -72,7 +73,7 @@ def test_an_account_on_a_host_reads_writes_and_ends_nothing_of_a_run(trusted, op
 
 @pytest.fixture
 def shared(monkeypatch):
-    """The user works in a directory where anybody may leave files."""
+    """Let the user work in a world-writable directory."""
     with tempfile.TemporaryDirectory(prefix="shared-") as name:
         Path(name).chmod(0o1777)
         monkeypatch.chdir(name)
@@ -90,7 +91,7 @@ def test_a_configuration_that_a_neighbour_left_is_not_used(home, bed, shared, el
 
 
 def test_a_directory_of_runs_that_a_neighbour_made_is_not_used(configure, namespaces, bed, said):
-    """On every host, before the first run: a path that is known to be ours. Workers run here instead."""
+    """The path of the runs directory is predictable, so a neighbour creates it first. Workers then run elsewhere."""
     made = [host.disk / "made-before" for host in bed.hosts]
     for path in made:
         path.mkdir()

@@ -1,4 +1,4 @@
-"""A run started from a notebook on hosts of a cluster, while a shell on another machine looks at it and ends it."""
+"""Tests of a run that a notebook starts on a cluster, while a shell on another machine watches and stops it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_detached_cell_and_the_doctor(kernel, elsewhere):
 
 @pytest.mark.nightly
 def test_the_notebook_of_a_cluster_of_ones_own(home, bed, tmp_path):
-    """The reader has written two files beside the notebook: the nodes' addresses, and how SSH finds the hosts.
+    """The reader wrote two files beside the notebook: one with the nodes' addresses, one for SSH to the hosts.
 
     Nightly. Shorter: test_a_detached_cell_and_the_doctor
     """
@@ -92,7 +92,7 @@ def test_the_notebook_of_a_cluster_of_ones_own(home, bed, tmp_path):
     found = placed_rows(said["where"])
     hosts = {host.name for host in bed.hosts}
     assert len(found) == 2 and {host for host, _, _ in found} < hosts
-    assert all(share > 50 for _, _, share in found)  # the third host's rows are read by both
+    assert all(share > 50 for _, _, share in found)  # both workers also read rows of the third host
     assert len(set(re.findall(r"\| on (\S+)", said["start"]))) == (2 if bed.kind is BedKind.NAMESPACES else 1)
     rows = sorted(rows for _, rows, _ in found)
     assert sum(rows) == 1797 and sorted(rows_of_mine(said["attach"])) == rows

@@ -1,4 +1,4 @@
-"""Predictions by workers on the hosts that have the rows, over SSH, also when one of them is killed."""
+"""Tests of predictions over SSH by workers on the hosts with the rows, also when a worker is killed."""
 
 from __future__ import annotations
 

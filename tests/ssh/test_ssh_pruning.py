@@ -1,4 +1,4 @@
-"""`prune` of runs on several hosts: all are asked before anything is removed on one of them."""
+"""Tests of `prune` for runs on several hosts: it asks all hosts before it removes anything."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WAIT = "import time\nprint('at work', flush=True)\ntime.sleep(600)\n"
 
 
 def has_files_on(run) -> set[str]:
-    """The hosts that have a directory of the run."""
+    """Return the names of the hosts that have a directory of the run."""
     with run.reach.visiting(run.hosts()) as hosts:
         return {host.name for host in hosts if host.jobs_of(run.id) is not None}
 
 
 @contextmanager
 def something_alive(run, name: str) -> Iterator[None]:
-    """A job of a run on one of its hosts that nobody's record knows of."""
+    """Start a job of a run on one of its hosts that no record mentions."""
     record = next(host for host in run.hosts() if host.name == name)
     with run.reach.open(record) as host:
         host.start(
@@ -64,7 +64,7 @@ def unreachable(host) -> Iterator[None]:
 
 @pytest.fixture
 def prune(home):
-    """Prune all, over connections of its own; gives the ids of what was removed, and what was said."""
+    """Prune all runs over new connections; return the removed ids and the messages."""
 
     def prune() -> tuple[set[str], str]:
         said: list[str] = []
@@ -105,7 +105,7 @@ def test_of_a_lost_run_nothing_goes_before_all_its_hosts_have_told(session, bed,
         until(lambda: run.info().state is RunState.RUNNING)
         owner.kill()
     until(lambda: run.info().state is RunState.LOST)
-    until(lambda: not living_on(run))  # their leases are over
+    until(lambda: not living_on(run))  # until their leases have expired
     with unreachable(second):
         removed, told = prune()
         assert run.id not in removed

@@ -1,4 +1,4 @@
-"""Runs that want GPUs and ports of hosts which others hold: refused with the reason, or queued until there is room."""
+"""Tests of runs that need GPUs or ports held by other runs: refused with a reason, or queued."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOLD = SHOW + "time.sleep(300)\n"
 
 @pytest.fixture
 def gpus(bed, namespaces) -> Iterator[None]:
-    """One GPU on the first host and on the second one."""
+    """Simulate one GPU on the first host and one on the second."""
     for number, host in enumerate(bed.hosts):
         make_nvidia_smi(host.disk / "bin", int(number < 2))
         (host.disk / ".bashrc").write_text('export PATH="$HOME/bin:$PATH"\n')
@@ -30,14 +30,14 @@ def gpus(bed, namespaces) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_run_is_left(home) -> Iterator[None]:
-    """Also after a failure."""
+    """Stop all runs after each test, also after a failure."""
     yield
     for run in list_runs().runs:
         stop_run(run.id)
 
 
 def await_lines(run, num_workers: int) -> dict[int, str]:
-    """Follow a run until each worker has said a line."""
+    """Follow a run until each worker has printed a line."""
     seen = dict.fromkeys(range(num_workers), "")
     for chunk in run.follow():
         seen[chunk.worker] += chunk.text

@@ -1,4 +1,4 @@
-"""Credentials of the cluster travel with a run, and are nowhere where another user, a reader or a backup sees them."""
+"""Tests that a run gets the cluster's credentials, and that no other user, reader or backup can see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ignite_tf_magic.session import RunRequest, get_run, open_session
 from tests.ssh.ssh_user import PASSWORD, USER
 from tests.waiting import until
 
-# A worker that has found the password where workers look for it, and tells so without telling it.
+# A worker that finds the password in the expected file, and prints its length but not its value.
 READ = f"""
 import json, os, time
 found = json.load(open(os.environ["IGNITE_DATASET_CREDENTIALS_FILE"]))
@@ -26,7 +26,7 @@ time.sleep(600)
 
 
 def on_host(host, home: str, *, is_running: bool) -> dict[str, str]:
-    """What a host shows of its processes, and the modes of the files with the password in them, by path."""
+    """Check the processes of a host for the password; return the modes of files that contain it, by path."""
     script = (
         "for each in /proc/[0-9]*; do cat $each/cmdline $each/environ 2>/dev/null; echo; done > $HOME/seen; "
         "grep -ac IGNITE_TF'_'JOB= $HOME/seen; "
@@ -34,7 +34,8 @@ def on_host(host, home: str, *, is_running: bool) -> dict[str, str]:
         f"grep -rlF {PASSWORD[:9]}'{PASSWORD[9:]}' {shlex.quote(home)} | xargs -r stat -c '%a %n'"
     )
     lines = host.run(["sh", "-c", script]).stdout.splitlines()
-    assert int(lines[0]) > 0 or not is_running  # the environments can be read, and are those of workers
+    # The command could read environments of workers, if the run is running.
+    assert int(lines[0]) > 0 or not is_running
     assert lines[1] == "0"
     return {path: mode for mode, _, path in (line.partition(" ") for line in lines[2:])}
 

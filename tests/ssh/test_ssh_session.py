@@ -1,4 +1,4 @@
-"""Runs whose workers are on other hosts, started from Python."""
+"""Tests of runs that Python code starts on other hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ignite_tf_magic.errors import CacheNotFound
 from ignite_tf_magic.session import RunRequest, RunState
 from tests.ssh.ssh_user import NUM_ROWS
 
-# Reads what it was given with the client alone: no TensorFlow to import.
+# Reads the worker's rows with the client alone, without importing TensorFlow.
 READ = """
 import json, os, socket
 from ignite_tf_magic.client.client import connect

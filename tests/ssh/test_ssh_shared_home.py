@@ -1,4 +1,4 @@
-"""Three hosts with one home directory, as over NFS: none takes another's processes and files for its own."""
+"""Tests of three hosts that share a home directory, as over NFS: each must only touch its own processes and files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAIL = f"{WHERE}; raise SystemExit(3)"
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory) -> Iterator[Bed]:
-    """A bed of its own in place of the one of this directory."""
+    """A separate bed, which replaces the shared bed of this directory."""
     if BedKind.best() is not BedKind.NAMESPACES:
         pytest.skip("hosts that share a home need namespaces")
     with Bed.up(root_dir=tmp_path_factory.mktemp("shared"), shared_home=True) as made:
@@ -43,12 +43,12 @@ def words(run) -> dict[int, str]:
 
 
 def wait_for_all(run) -> None:
-    """Wait until each worker prints, on its own host."""
+    """Wait until the run is running."""
     until(lambda: run.info().state is RunState.RUNNING, what=lambda: str(run.info()))
 
 
 def directories(bed, run_id: str) -> list[str]:
-    """The names of hosts that have a directory of the run, in the home that they share."""
+    """Return the names of the hosts that have a directory of the run in the shared home."""
     return sorted(
         path.parts[-3] for path in bed.hosts[0].disk.glob(f".local/state/ignite_tf_magic/*/runs/{run_id}")
     )

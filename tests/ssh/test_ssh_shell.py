@@ -1,4 +1,4 @@
-"""`ignite-tf start` as its users have it: submits and attaches, explains, goes through one host to all others."""
+"""Tests of `ignite-tf start`: it submits and attaches, explains, and reaches all hosts through one of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.ssh.ssh_user import COUNT, NUM_ROWS, by_worker, check_lines
 
 SHOW = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task']['index'], sorted(os.listdir()), flush=True)"
-# The third wait before it is started again takes four seconds.
+# The wait before the third restart takes four seconds.
 DIES_THRICE = """
 import os
 import re, signal
@@ -28,7 +28,7 @@ print("the fourth")
 
 @pytest.fixture
 def job(elsewhere):
-    """A directory with a program that counts, and one that fails."""
+    """A directory with a program that counts."""
     directory = elsewhere.directory / "job"
     (directory / "data").mkdir(parents=True)
     (directory / "count.py").write_text(COUNT)
@@ -103,7 +103,7 @@ def test_ctrl_c_detaches(elsewhere, here, job):
 
 @pytest.fixture
 def only_the_first(bed, namespaces):
-    """From this machine no packet goes to any host but the first."""
+    """Block all packets from this machine to every host but the first."""
     for host in bed.hosts[1:]:
         subprocess.run(["ip", "route", "add", "unreachable", f"{host.address}/32"], check=True)
     yield

@@ -1,4 +1,4 @@
-"""Runs over links of 150 ms that lose 3 % of their packets; `python -m benchmarks.slow_links` plays many."""
+"""Tests of runs over links of 150 ms with 3 % packet loss; `python -m benchmarks.slow_links` runs many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start while nodes are dead, or go on as clusters of their own: it is told, and refused on the smaller side."""
+"""Tests of a start while nodes are dead or split off: it warns, and the smaller side refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLAIN = ("start", "--workers", "1", "--explain", CACHE, "job", "python", "-c",
 
 @contextmanager
 def nodes_on_their_own(bed, *hosts: Host) -> Iterator[None]:
-    """Have the nodes of hosts started again as clusters of their own, as after a cut; they come back afterwards."""
+    """Restart the nodes of some hosts as separate clusters, as after a network split; restore them afterwards."""
     configs = {host: (host.directory / "ignite.xml").read_text() for host in hosts}
     try:
         for host, whole in configs.items():
@@ -51,7 +51,7 @@ def job(elsewhere):
 
 @pytest.mark.nightly
 def test_a_single_node_that_is_left_is_no_cluster_to_start_on(here, elsewhere, bed, namespaces, job, data):
-    """Two of three nodes have lost the others: each has a part of the rows, and a start says so, on whichever it is.
+    """Two of three nodes lost the others, so each node has only a part of the rows. A start on any node says so.
 
     Nightly. Shorter:
     tests/runs/hosts/test_changing_clusters.py::test_a_session_goes_over_to_the_rest_of_the_cluster
@@ -59,7 +59,7 @@ def test_a_single_node_that_is_left_is_no_cluster_to_start_on(here, elsewhere, b
     first, second, third = bed.hosts
     with nodes_on_their_own(bed, first, third):
         await_nodes(second, 1)
-        for host in (first, second):  # one that has lost all, and one that has what the cluster had
+        for host in (first, second):  # a node that lost the others, and one that has the cluster's data
             others = [each for each in bed.hosts if each is not host]
             elsewhere.configure(bed, cluster={"addresses": [str(each.endpoint) for each in (host, *others)]})
             said = here(*EXPLAIN, code=1)[1]

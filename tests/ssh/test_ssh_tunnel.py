@@ -1,4 +1,4 @@
-"""Runs with --tunnel on several hosts: no other host reaches their ports, and they come to what others come to."""
+"""Tests of runs with --tunnel on several hosts: other hosts cannot reach their ports, and results are unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(loopback.library() is None, reason="a compiler is needed"),
 ]
 
-# Trains on both workers, waits until it is let go on, and shows the model and what it has learnt from all rows.
+# Trains on both workers, waits for the file `go`, and prints the model and what it learned.
 TRAIN = """
 import hashlib, os, time
 import keras, numpy as np
@@ -34,7 +34,7 @@ model.fit(rows, epochs=1, verbose=0)
 weights = b"".join(each.tobytes() for each in model.get_weights())
 print("WEIGHTS", hashlib.sha256(weights).hexdigest(), int(model.optimizer.iterations), flush=True)
 """
-# Prints which of its arguments, "host:port", take a connection.
+# Prints for each argument "host:port" whether it accepts a connection.
 KNOCK = """
 import socket, sys
 for each in sys.argv[1:]:
@@ -50,7 +50,7 @@ for each in sys.argv[1:]:
 
 @pytest.fixture
 def start(session):
-    """Start a script on the first two hosts; it ends with the test."""
+    """Start a script on the first two hosts. The run ends with the test."""
     started = []
 
     def start(bed, script: str, **options):
@@ -88,13 +88,14 @@ def test_no_other_host_reaches_the_servers_of_a_training(start, bed, said):
         num_trained += chunk.text.count("TRAINED")
         if num_trained == 2:
             break
-    # By the addresses of the hosts, all refuse: to the other worker's host, to a third one, to this machine.
+    # Through the hosts' addresses, every port refuses connections from the other worker's host, a third host, and
+    # here.
     outside = [f"{place.address}:{port}" for place in places for port in ports]
     inside = [f"127.0.0.1:{port}" for port in ports]
     for host in bed.hosts:
         assert knock(bed, host, *outside) == ["refused"] * 4
     assert not any(accepts(place.address, port) for place in places for port in ports)
-    # On the hosts there are the task's own, and what leads to the other.
+    # On each host, the task's own port and the port that leads to the other task accept connections.
     for place in places:
         assert knock(bed, place, *inside) == ["taken"] * 2
         place.run(["touch", f"{place.home}/{place.state}/runs/{run.id}/files/go"])
@@ -107,7 +108,7 @@ def test_no_other_host_reaches_the_servers_of_a_training(start, bed, said):
     assert said == []
 
 
-# Two workers meet by a connection from one to the other, and fail when it breaks; those of later launches end well.
+# Two workers connect to each other, and fail when the connection breaks. Workers of later launches succeed.
 MEET = """
 import json, os, socket, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -142,7 +143,7 @@ sys.exit(75)
 
 @pytest.mark.nightly
 def test_a_link_that_is_lost_ends_connections_and_the_next_launch_has_new_ones(bed, configure):
-    """In a range of ports of which each host alone would choose the same.
+    """The range of ports is small: each host alone would choose the same ports.
 
     Nightly. Shorter: tests/launch/test_forwards.py::test_a_lost_link_ends_connections_and_is_led_anew
     """
@@ -160,7 +161,7 @@ def test_a_link_that_is_lost_ends_connections_and_the_next_launch_has_new_ones(b
             bed.hosts[1].kill_sshd()
             bed.hosts[1].start_sshd()
             assert run.wait(200).state is RunState.SUCCEEDED, run.failure()
-            # A port whose connections were broken may be busy for a minute: then the launch after that has others.
+            # A port with broken connections may stay busy for a minute. Then the next launch uses other ports.
             assert 1 <= run.info().restarts <= 3
         finally:
             run.stop()

@@ -1,4 +1,4 @@
-"""A host that is reached by SSH has a process ready for the second run of a session, until that hangs up."""
+"""Tests that a host reached by SSH keeps a process ready for a session's second run, until the session closes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_second_run_of_a_session_starts_warm(session, bed):
     others = [other for other in bed.hosts if other is not host]
     before = {
         other.name: set(parked(other)) for other in others
-    }  # of another test's session, which may be ending
+    }  # processes of another test's session, which may be ending
     try:
         cold = told()
         until(lambda: parked(host), what=host.processes)

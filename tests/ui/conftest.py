@@ -1,4 +1,4 @@
-"""Data for the tests of the shell and the notebook."""
+"""Fixtures for the tests of the shell and the notebook."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 
 @pytest.fixture(scope="session")
 def ignite(alone):
-    """These tests see all runs and caches of a cluster."""
+    """Nodes on which these tests see all runs and caches."""
     return alone
 
 
 @pytest.fixture(scope="module")
 def digits(ignite):
-    """A cache with the digits' test rows, named DIGITS_NB."""
+    """A cache with the test rows of the digits, named DIGITS_NB."""
     from ignite_tf_magic.session import load
 
     load("DIGITS_NB", "digits", split="test", options=ignite.connect_options, replace=True, report=str)

@@ -1,4 +1,4 @@
-"""Output with a terminal's colours, in a cell that needs no script for it."""
+"""Tests of output with terminal colours in a cell, shown without a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that may come next, in a shell and behind the magic: from the table of commands, and what there is."""
+"""Tests of completion in shells and after the magic, from the table of commands and from existing objects."""
 
 from __future__ import annotations
 

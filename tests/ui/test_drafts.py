@@ -1,4 +1,4 @@
-"""Scripts that `draft` writes: each trains as it stands, on all rows that have a label."""
+"""Tests of scripts that `draft` writes: each trains unchanged, on all rows that have a label."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_no_number_is_left_out_and_said(cache):
     assert "many lengths: note, kind, day\n" in script
     assert (
         "keras.Input([16])" in script
-    )  # width, pe'tal {x}, four pixels, price, age; and which of them are missing
+    )  # width, pe'tal {x}, four pixels, price, age, and flags for missing values
     assert labels_of(found)[:2] == ("label", "age") and "day" not in labels_of(found)
     assert chosen_label(found) == "label"
     assert chosen_label(found, "LABEL") == "label"

@@ -1,4 +1,4 @@
-"""Each option of each command, in the parser that shell and cells share: what it gives, where, and what it refuses."""
+"""Tests of each option of each command, in the parser that shell and cells share: values and refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ignite_tf_magic.ui.commands.command import CommandParser
 from ignite_tf_magic.ui.commands.table import make_parser
 from tests.test_docs import leaves
 
-# A word for each kind of value, what it comes to, and a word that is refused; None where any word will do.
+# For each kind of value: an argument, its parsed value, and an invalid argument (None if all are valid).
 WORDS = {
     None: ("words", "words", None),
     "Path": ("some/where", Path("some/where"), None),
@@ -39,7 +39,7 @@ OPTIONS = [
 
 
 def line(command: str, leaf: argparse.ArgumentParser, *option: str) -> list[str]:
-    """A command with an option, and a word for each argument that it has to have."""
+    """Return a command line with an option, and a word for each required argument."""
     needed = [
         each for each in leaf._actions if not each.option_strings and each.nargs not in ("?", "*", "...")
     ]

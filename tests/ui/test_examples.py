@@ -1,4 +1,4 @@
-"""Each command's help has an example, and each example can be read."""
+"""Tests that each command's help has an example, and that each example parses."""
 
 from __future__ import annotations
 

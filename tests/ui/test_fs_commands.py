@@ -1,4 +1,4 @@
-"""`ignite-tf fs` and `%ignite_tf fs` on real nodes: what they answer, refuse and leave behind."""
+"""Tests of `ignite-tf fs` and `%ignite_tf fs` on real nodes: output, refusals and effects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def top(cluster):
 
 @pytest.fixture
 def fs(capfdbinary):
-    """Run a command in this process; gives what it printed, or with a code its errors."""
+    """Run a command in this process; return its output, or its errors if `code` is not 0."""
 
     def run(*words, code=0):
         capfdbinary.readouterr()
@@ -89,7 +89,7 @@ def test_put_then_list_then_get_is_the_same(fs, top, tree):
     fs("get", "-r", f"{top}/up", "down")
     assert content("down") == content(tree)
     assert Path("down/ü #1.txt").stat().st_mtime_ns == 1_600_000_000_123_456_789
-    fs("get", "-r", f"{top}/up", "down")  # into a directory that exists
+    fs("get", "-r", f"{top}/up", "down")  # into an existing directory
     assert content("down/up") == content(tree)
     fs("put", str(tree / "empty"), str(tree / "ü #1.txt"), top)
     assert names(fs("ls", top)) == [f"{top}/empty", f"{top}/up/", f"{top}/ü #1.txt"]
@@ -119,7 +119,7 @@ def test_patterns(fs, top):
     fs("put", "a.txt", "b.txt", "[c].log", f"{top}/deep/er")
     assert fs("cat", f"{top}/deep/*/?.txt") == "a.txtb.txt"
     assert fs("cat", f"{top}/**/*.log") == "[c].log"
-    assert fs("cat", f"{top}/deep/er/[c].log") == "[c].log"  # a name that exists is no pattern
+    assert fs("cat", f"{top}/deep/er/[c].log") == "[c].log"  # the name of an existing file is not a pattern
     assert "nothing in igfs matches" in fs("rm", f"{top}/*.txt", code=1)
     fs("rm", f"{top}/deep/er/*.txt")
     assert names(fs("ls", f"{top}/deep/er")) == [f"{top}/deep/er/[c].log"]
@@ -232,7 +232,7 @@ def test_sync_there_and_back(fs, top, tree):
     assert content("mirror") == content(tree)
     assert json.loads(fs("sync", "--json", "mirror", address))["copied"] == []
     Path("mirror/ü #1.txt").write_text("second\n")
-    assert json.loads(fs("sync", "--json", address, "mirror"))["copied"] == []  # it is newer there
+    assert json.loads(fs("sync", "--json", address, "mirror"))["copied"] == []  # the local copy is newer
     assert json.loads(fs("sync", "--json", "mirror", address))["copied"] == ["ü #1.txt"]
     assert fs("cat", f"{top}/kept/ü #1.txt") == "second\n"
 

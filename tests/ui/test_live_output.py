@@ -1,4 +1,4 @@
-"""What a person sees on the screen while workers write."""
+"""Tests of the output that users see while workers write."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_line_without_end_is_cut_into_pieces():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_chunk_borders_change_nothing(seed):
-    """However the text is cut, and whenever it is taken, the same lines stand there in the end."""
+    """The final lines do not depend on where chunks are split or when output is taken."""
     dice = random.Random(seed)
     text = "".join(dice.choice(["a", "bc", "\n", "\r", "\x1b[1m"]) for _ in range(200)) + "\n"
     expected = LiveOutput(names(1))

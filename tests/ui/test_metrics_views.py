@@ -1,4 +1,4 @@
-"""What is told of a training: where it is, how fast it mostly was, its best; runs side by side."""
+"""Tests of a training's summary: its position, typical speed and best values; and of runs side by side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INFO = RunInfo(
 
 @dataclass
 class Told:
-    """A run of which nothing but its record is asked."""
+    """A run whose record is the only thing that callers ask for."""
 
     id: str
 
@@ -73,7 +73,7 @@ def test_of_several_trainings_the_last_is_told_of_by_name():
 
 
 def test_a_long_training_is_thinned_to_its_epochs_first():
-    """Each tenth record is an epoch, which alone tells of validation; a picture shows 30 of 1,000."""
+    """Every tenth record ends an epoch, and only these have validation values. A chart shows 30 of 1,000 records."""
     records = [
         replace(
             epoch(number // 10, None, loss=1.0, **({"val_loss": 2.0} if number % 10 == 9 else {})),

@@ -1,4 +1,4 @@
-"""`status`: what it tells of the cluster and the runs, and which three commands it proposes."""
+"""Tests of `status`: its report on the cluster and the runs, and the three commands that it suggests."""
 
 from __future__ import annotations
 

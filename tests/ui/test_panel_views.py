@@ -1,4 +1,4 @@
-"""What a panel draws, from what runs have told: numbers that a browser reads, whatever stands in igfs."""
+"""Tests of the panel's data: numbers that a browser can read, whatever runs have written to igfs."""
 
 from __future__ import annotations
 

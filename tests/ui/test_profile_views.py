@@ -1,4 +1,4 @@
-"""How a cache in numbers looks: as text, for programs, as a picture."""
+"""Tests of a cache's profile as text, as JSON, and as a picture."""
 
 from __future__ import annotations
 

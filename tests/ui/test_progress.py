@@ -1,4 +1,4 @@
-"""Where a run stands, in words and as a share, from what is known of it."""
+"""Tests of a run's progress, in words and as a fraction."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_points_of_a_chart_are_bounded_and_end_with_the_last():
     assert series["metrics"] == ["loss"]
     assert len(line["step"]) == len(line["values"]["loss"]) <= 1001
     assert line["step"][-1] == records[-1].step
-    assert line["not_finite"] == {"loss": 1}  # which is not among the points
+    assert line["not_finite"] == {"loss": 1}  # this value is not among the points
     assert series_of([("", [])]) == {
         "runs": [{"name": "", "step": [], "epoch": [], "time": [], "values": {}, "not_finite": {}}],
         "metrics": [],

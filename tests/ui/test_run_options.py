@@ -1,4 +1,4 @@
-"""An option of runs stands in the parser's table and in one dataclass; the rest follows from its name."""
+"""Tests that each option of runs is in the parser's table and in one dataclass; its name determines the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ignite_tf_magic.ui.notebook.arguments import parse_line
 from ignite_tf_magic.ui.notebook.run_function import run
 from ignite_tf_magic.ui.options import OTHERWISE_SAID, add_run_options, given_options
 
-# What request and record both have, and do not mean the same by.
+# Fields of both request and record that mean different things there.
 OF_BOTH = {
     "cache": "the first argument of both",
     "num_workers": "the second argument of both",
@@ -24,9 +24,9 @@ OF_BOTH = {
     "strategy": "auto may be asked for; a run has one",
     "requirements": "a file here; in the record what it says",
 }
-# How `start` shows the run, and whether it starts one.
+# Options that decide how `start` shows the run, and whether it starts one.
 OF_THE_COMMAND = {"explain", "detach", "include"}
-# Not said by a person, or by `start` itself.
+# Fields that users do not set, or that `start` sets itself.
 WITHOUT_AN_OPTION = {"script_name", "command", "args", "survives_s", "finish_timeout_s"}
 
 

@@ -1,4 +1,4 @@
-"""What may come next in a SQL statement."""
+"""Tests of completion in SQL statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What who watches a run is told while nothing moves."""
+"""Tests of the notices that explain to a watching user why a run is stalled."""
 
 from __future__ import annotations
 

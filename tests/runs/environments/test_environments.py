@@ -1,4 +1,4 @@
-"""Environments of workers: real ones, built by uv and by pip, on this machine and on hosts behind pipes."""
+"""Tests of worker environments, built by uv and by pip, on this machine and on hosts behind pipes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TELL = "def main(): print('told')\n"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    """What uv has kept from other times must not stand in for what is to be installed."""
+    """Use an empty uv cache, so that uv really installs every package."""
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path_factory.mktemp("uv")))
 
 
@@ -55,7 +55,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def prepare(reach, said):
-    """Have one host, or several, prepared; gives their environments."""
+    """Prepare one or more hosts and return their environments."""
 
     def prepare(requirements: Requirements, *hosts: HostRecord, **options) -> list[str]:
         ready = prepare_environments(hosts or (HERE,), requirements, reach, said.append, **options)
@@ -66,7 +66,7 @@ def prepare(reach, said):
 
 @pytest.fixture
 def asked(tmp_path):
-    """Make a file of requirements and read it, with the wheels that it needs."""
+    """Write and read a requirements file, together with the wheels that it needs."""
 
     def asked(*lines: str, wheels: Path | None = None) -> Requirements:
         path = tmp_path / "requirements.txt"
@@ -78,7 +78,7 @@ def asked(tmp_path):
 
 @pytest.fixture
 def slow(tmp_path) -> Path:
-    """A project that is being built until it is killed; its file `building` tells by which process."""
+    """A project whose build runs until it is killed. Its file `building` holds the pid of the building process."""
     project = tmp_path / "slow"
     project.mkdir()
     (project / "pyproject.toml").write_text(
@@ -100,13 +100,13 @@ def output_of(*command: str) -> str:
 
 
 def left_in(root: Path) -> list[str]:
-    """What builds have left beside whole environments."""
+    """Return what builds left behind, apart from complete environments."""
     return [
         path.name for name in ("runs", "venvs") for path in (root / name).glob("*") if path.name != ".lock"
     ]
 
 
-# Built once
+# An environment is built only once.
 
 
 def test_an_environment_is_built_once_for_the_same_words(prepare, asked, index, said):
@@ -177,7 +177,7 @@ def test_an_environment_that_does_not_work_any_more_is_built_again(prepare, aske
     assert output_of(f"{built}/bin/tell-little") == "told\n"
 
 
-# Where no package index is
+# Hosts without a package index.
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
@@ -199,7 +199,7 @@ def test_an_environment_into_which_another_account_has_written_is_built_again(
 def test_wheels_are_fetched_here_for_a_host_without_an_index(
     prepare, asked, index, said, monkeypatch, tmp_path
 ):
-    """Its uv may use no network; pip on this machine takes a directory for its index.
+    """uv may not use the network, and pip on this machine uses a directory as its index.
 
     Nightly. Shorter: test_an_environment_is_built_once_for_the_same_words
     """
@@ -214,7 +214,7 @@ def test_wheels_are_fetched_here_for_a_host_without_an_index(
     assert list((tmp_path / "a/runs").iterdir()) == []
 
 
-# What cannot be built
+# Requirements that cannot be built.
 
 
 def test_the_words_of_uv_tell_what_cannot_be_had(prepare, asked, index, reach):
@@ -244,7 +244,7 @@ def test_an_interpreter_that_is_not_there(prepare, asked, index):
         prepare(asked("little", wheels=index), python="/no/python")
 
 
-# A build that is cut off
+# Interrupted builds.
 
 
 def building(project: Path) -> int:
@@ -296,7 +296,7 @@ def test_what_a_lost_caller_left_is_removed_and_runs_are_not(prepare, asked, ind
     assert sorted((reach.root / "runs").iterdir()) == [run, young]
 
 
-# Words
+# Parsing of requirements files.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is said of a run that failed."""
+"""Tests of the diagnosis of a failed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.runs.states import RunState
 
 @pytest.fixture
 def failed(runs_dir):
-    """Diagnose a run that failed so on another machine, of which nothing is here but the record."""
+    """Diagnose a run that failed on another machine. This machine has only the run's record."""
     directory = create_directory(runs_dir, "x")
 
     def failed(end, *, exit_code=1, signal=None, **options):

@@ -1,4 +1,4 @@
-"""What a run leaves in igfs, and what `prune` removes again, with real workers."""
+"""Tests of the files that a run leaves in igfs, and of their removal by `prune`, with real workers."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_run_goes_on_where_igfs_cannot_be_written(session, volume):
 
 @pytest.fixture
 def detached(tmp_path, volume):
-    """A run of two hosts, each with one worker, that changed places; as its directory is on the host db1."""
+    """A run on two hosts, whose two workers swapped hosts in the second generation. Yields its directory on db1."""
     name = f"run-files-{time.time_ns()}"
     directory = RunDirectory(tmp_path / "runs" / name)
     directory.path.mkdir(parents=True)
@@ -140,7 +140,7 @@ def detached(tmp_path, volume):
 
 
 def copied(ignite, tmp_path, directory):
-    """What the reconciler of db1 copies; it ends when all that there is by now was copied."""
+    """Copy the files once, as the reconciler of db1 does, and wait until all present files are copied."""
     said = []
     files = RunFiles(local_run(directory, Reach(tmp_path)), ignite.connect_options, said.append, host="db1")
     files.start()
@@ -173,7 +173,7 @@ def test_who_is_started_again_copies_what_is_new(ignite, tmp_path, volume, detac
 def test_no_byte_of_a_log_is_skipped_where_errors_come_after_a_change_was_made(
     ignite, tmp_path, volume, detached, monkeypatch
 ):
-    """An append that is made twice would be taken for more of the log, and as many bytes of it never be copied."""
+    """If an append were made twice, the copier would take it for more of the log and skip as many later bytes."""
     calls = itertools.count(1)
     replace, commit = Cache.replace_if_equals, Transaction.commit
 
@@ -197,7 +197,7 @@ def test_no_byte_of_a_log_is_skipped_where_errors_come_after_a_change_was_made(
 
 
 def test_what_was_deleted_before_it_was_copied_leaves_a_line(ignite, tmp_path, volume, detached):
-    """The shim frees the head of a log twice, and the copying begins again each time."""
+    """The shim frees the head of the log twice, and the copier restarts each time."""
     path, log = ("runs", detached.run_id, "logs", "worker-0.log"), detached.log(0)
     log.write_bytes(b"a" * BLOCK + b"b" * BLOCK + b"c\n")
     expected = ""

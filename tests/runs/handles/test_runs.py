@@ -1,4 +1,4 @@
-"""Runs from start to end, with real processes."""
+"""Tests of whole runs, from start to end, with real processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PATIENT = "import time\ntry:\n    print('ready')\n    time.sleep(60)\nfinally:\n
 
 @pytest.fixture
 def other_process(runs_dir, work_dir):
-    """A run owned by another process: gives (process, run)."""
+    """Start a run that another process owns; return (process, run)."""
     owners = []
 
     def begin(script, num_workers=1, then="stay") -> tuple[subprocess.Popen[bytes], Run]:
@@ -71,7 +71,7 @@ def assert_nothing_left(run: Run) -> None:
         assert worker.pid is None or not is_alive(worker.pid)
 
 
-# Ends
+# Ends.
 
 
 def test_a_run_that_succeeds(start, runs_dir):
@@ -89,7 +89,7 @@ def test_a_run_that_succeeds(start, runs_dir):
 
 @pytest.mark.nightly
 def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start, work_dir):
-    """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed.
+    """For example preprocessing or a plain loop: it takes longer than the start timeout, which does not apply.
 
     Nightly. Shorter: tests/runs/test_decisions.py::test_processes_that_run_are_a_run_that_runs
     """
@@ -165,7 +165,7 @@ def test_without_a_limit_workers_may_take_their_time(start):
 
 
 def test_a_port_that_was_taken_is_replaced(start):
-    """As TensorFlow says it: on its first launch worker 1 finds its port taken."""
+    """TensorFlow reports the conflict: on the first launch, worker 1 finds its port in use."""
     script = (
         "import os, sys, time, pathlib\n"
         "mark = pathlib.Path(os.environ['IGNITE_TF_RUN_DIR'], 'seen')\n"
@@ -203,7 +203,7 @@ def test_nobody_else_gets_the_ports_of_a_run(start):
             other.bind(("", int(address.partition(":")[2])))
 
 
-# Refusals
+# Refused starts.
 
 
 def test_a_syntax_error_starts_nothing(start, runs_dir):
@@ -239,7 +239,7 @@ def test_an_interpreter_that_is_not_there(start, runs_dir):
     assert "no-such-python" in local_run(RunDirectory(info.directory), reach_of(runs_dir)).failure().summary
 
 
-# Stopping
+# Stopping.
 
 
 def test_stop_lets_the_script_save(start):
@@ -317,7 +317,7 @@ def test_stop_when_the_owner_is_stuck(other_process):
     assert run.wait(300).state is RunState.STOPPED
 
 
-# Owners
+# Owners.
 
 
 def test_workers_end_when_their_owner_is_killed(other_process, runs_dir):
@@ -370,7 +370,7 @@ def test_an_owner_that_ends_properly_stops_its_runs(other_process):
 
 
 def test_a_pid_that_was_given_to_another_process_is_left_alone(other_process):
-    """The record's pid is made that of a bystander, as if it had been given away after the worker's end."""
+    """The test writes the pid of another process into the record, as if the system had reused the worker's pid."""
     owner, run = other_process(PATIENT)
     await_text(run, "ready")
     owner.kill()
@@ -389,7 +389,7 @@ def test_a_pid_that_was_given_to_another_process_is_left_alone(other_process):
         bystander.kill()
 
 
-# Reading
+# Reading output.
 
 
 def test_following_ends_on_an_interrupt_and_the_run_goes_on(start, work_dir):

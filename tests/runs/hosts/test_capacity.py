@@ -1,4 +1,4 @@
-"""GPUs and ports of hosts: what runs hold, who is refused, who waits. Without Ignite, on hosts behind pipes."""
+"""Tests of GPUs and ports as resources: which runs hold them, which are refused, which wait. Hosts behind pipes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHOW = "import os, time\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n
 HOLD = SHOW + "time.sleep(60)"
 
 
-# What is decided
+# Decisions.
 
 
 def test_only_gpus_memory_and_ranges_of_ports_may_be_short():
@@ -164,7 +164,7 @@ def test_a_port_that_was_taken_meanwhile_is_another_attempt_even_without_restart
     assert refused_record(kind="port_taken").state is RunState.RESTARTING
 
 
-# What hosts do
+# Starts on hosts.
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def place(tmp_path) -> Path:
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """Return every host so many GPUs."""
+    """Give every host this number of GPUs."""
 
     def give(number: int) -> None:
         folder = make_nvidia_smi(tmp_path / "smi", number)
@@ -184,7 +184,7 @@ def gpus(tmp_path, monkeypatch):
 
 
 class WaitingReach(PipeReach):
-    """Hosts at which others may do something at the moment of a start."""
+    """Reaches hosts and calls `before_start` just before each job starts there."""
 
     before_start = staticmethod(lambda job: None)
 
@@ -209,7 +209,7 @@ def reach(runs_dir) -> WaitingReach:
 
 @pytest.fixture
 def start_on(runs_dir, place, reach):
-    """Start a run on hosts, or queue it there; what is left of it fails the test."""
+    """Start or queue a run on hosts. The test fails if any of its processes survive."""
     started = []
 
     def start(hosts, script, *, waits=False, **options):
@@ -251,7 +251,7 @@ def test_runs_never_have_the_same_gpu(gpus, start_on, place, reach):
     host = host_at(place, "a")
     script = COME_UP + HOLD
     first = start_on([host], script, used=[host, host], num_gpus=1)
-    # Worker 0 of two on a host without the library that keeps ports to it says so first.
+    # The hosts lack the library that keeps ports private, so worker 0 of the two prints a notice first.
     said = until(
         lambda: (text := await_text(first, "\n")).count("\n") == 2 and text, what="a notice and a GPU"
     )
@@ -289,7 +289,7 @@ def test_limits_of_memory_are_handed_out_once(start_on, place, reach):
 
 
 def test_a_worker_with_more_memory_than_its_limit_is_ended_once_and_told_of(start_on, place):
-    """All that it starts counts; what it has asked for and not touched does not."""
+    """Memory of child processes counts. Memory that was reserved but not touched does not count."""
     script = (
         "import mmap, subprocess, sys, time\n"
         "untouched = mmap.mmap(-1, 1 << 30)\n"
@@ -339,7 +339,7 @@ def test_a_queued_run_starts_when_there_is_room_and_can_be_stopped_before(gpus, 
 
 
 def test_of_many_that_wait_for_one_gpu_each_has_its_turn(gpus, start_on, place, tmp_path):
-    """Who comes too late at a GPU has not failed, although none of them may fail once."""
+    """A run that loses the race for the GPU has not failed. No run may restart even once here."""
     gpus(1)
     host = host_at(place, "a")
     alone = tmp_path / "alone"
@@ -364,7 +364,7 @@ def test_a_queued_run_has_a_deadline(gpus, start_on, place):
     assert "it exceeded its deadline of 0.5 s" in info.reason
 
 
-# Ports
+# Ports.
 
 
 def test_in_a_range_for_one_run_the_second_is_refused_and_told_by_whom(start_on, place, reach):
@@ -387,7 +387,7 @@ def test_in_a_range_for_one_run_the_second_is_refused_and_told_by_whom(start_on,
 
 
 def listen_at(port: int) -> socket.socket:
-    """Listen as a program does that shares its port with others of its user, as those of gRPC do."""
+    """Listen like gRPC servers, which share the port with other programs of the same user."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind(("", port))

@@ -1,4 +1,4 @@
-"""Plans, readers and judges while nodes of Ignite come and go, and while nobody can be heard."""
+"""Tests of plans, readers and supervision while Ignite nodes join, leave, or stop answering."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPEC = RunSpec(cache="CHANGING", num_workers=2, script_name="cell", args=(), cwd
 
 
 class LosesSight:
-    """A client that does not list one of the nodes at first, as while a node leaves."""
+    """A client whose first list of nodes lacks one node, as while a node leaves."""
 
     def __init__(self, client) -> None:
         self._client = client
@@ -70,7 +70,7 @@ def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, own_node, client
     options = replace(ignite.connect_options, endpoints=(*alone.endpoints, *ignite.connect_options.endpoints))
     Session(ignite.connect_options, client, print).load("CHANGING", {"x": np.arange(300)}, replace=True)
     with Session(options, connect(alone), print) as cut_off:
-        cut_off.load("CHANGING", {"x": np.arange(100)})  # what a part of a cluster has of it
+        cut_off.load("CHANGING", {"x": np.arange(100)})  # the rows that this part of the split cluster has
         planned = cut_off.plan_run(RunRequest("CHANGING", "pass", 2))
         assert len(cut_off.client.nodes()) == 3
     assert sum(row.rows for row in planned.rows) == 300
@@ -78,10 +78,10 @@ def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, own_node, client
 
 
 def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read(clock):
-    pool = RegistryHostPool(20.0)  # reads each 0.1 s, at most
+    pool = RegistryHostPool(20.0)  # timeouts divided by 20: reads at most every 0.1 s
     pool.follow(running_record("a"))
     pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
-    clock.now += 1.0  # nothing can be read
+    clock.now += 1.0  # the registry cannot be read
     assert pool.silence_s("a") <= 0.1
     pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
     assert pool.silence_s("a") <= 0.2
@@ -117,7 +117,7 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
 
 
 def test_a_client_is_closed_if_its_node_dies_while_it_is_asked(ignite, monkeypatch):
-    """No real node dies just between two questions; the client's connections were never closed."""
+    """A real node never dies exactly between these two requests, so the test simulates it. The client must close."""
     ask, close, asked, closed = Client.nodes, Client.close, count(), []
 
     def nodes(client):

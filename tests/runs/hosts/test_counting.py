@@ -1,4 +1,4 @@
-"""Workers are told how many rows they read, and hardly a row is read for it."""
+"""Tests that workers know their number of rows, and that counting reads hardly any rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PADDING = b"x" * 100
 
 @pytest.fixture(scope="module")
 def tables(ignite):
-    """A cache with a table, one without, and one whose rows a few keys gather."""
+    """Three caches: one with a SQL table, one without, and one whose rows lie in a few partitions."""
     with open_session(ignite.connect_options, report=print) as session:
         client = session.client
         columns = {"n": np.arange(ROWS), "padding": np.array([PADDING.decode()] * ROWS)}
@@ -37,7 +37,7 @@ def tables(ignite):
         keys = np.arange(500 * ROWS)
         keys = keys[partitions_of_hashes(hashes_of_integers(keys), 1024) < 3][:ROWS]
         put_all(gathered, [(key, PADDING) for key in keys.tolist()])
-        forget(client, "COUNT_TABLE")  # as filled by somebody else
+        forget(client, "COUNT_TABLE")  # as if another client had filled it
         yield client
         for name in ("COUNT_TABLE", "COUNT_PLAIN", "COUNT_GATHERED"):
             client.destroy_cache(name)
@@ -78,7 +78,7 @@ def test_each_worker_is_told_the_rows_that_it_reads(tables, name, num_workers):
     ("name", "num_workers"), [("COUNT_TABLE", 5), ("COUNT_PLAIN", 3), ("COUNT_PLAIN", 5)]
 )
 def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch, name, num_workers):
-    """Without a table a worker has all of a node, where there are as many of them, and else counts its rows itself."""
+    """Without a SQL table: with a worker per node, nodes report the counts; otherwise each worker counts its rows."""
     forget(tables, name)
     read, received = [], []
     scan, receive = owner_scan.OwnerScan.__init__, SocketTransport.receive_into
@@ -97,14 +97,14 @@ def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch, name, 
 
 def test_rows_that_few_keys_gather_are_shared_out_alike_each_time(tables):
     forget(tables, "COUNT_GATHERED")
-    for _ in range(2):  # the second time their number is known
+    for _ in range(2):  # the second time, the row count is already stored
         _, plan = planned(tables, "COUNT_GATHERED", 3)
         assert all(seat.is_counted and seat.rows for seat in plan.seats)
         assert last_count(read_facts(tables, "COUNT_GATHERED")).filled == {0, 1, 2}
 
 
 def test_what_was_counted_of_few_rows_says_nothing_of_many(tables, monkeypatch):
-    """A cache that has grown since is not read for it."""
+    """Planning does not read a cache only because it grew since the last count."""
     forget(tables, "COUNT_PLAIN")
     nodes = [node.node_id for node in tables.nodes()]
     note_count(tables, "COUNT_PLAIN", counted_now("a test", 50, nodes, (), range(50)))
@@ -114,7 +114,7 @@ def test_what_was_counted_of_few_rows_says_nothing_of_many(tables, monkeypatch):
 
 
 def test_lost_rows_are_told_from_removed_ones_without_partitions(tables):
-    """A count that nodes have told does not say which partitions had rows: of many rows, all had."""
+    """A count that comes from the nodes does not list the filled partitions. With many rows, all were filled."""
     forget(tables, "COUNT_PLAIN")
     planned(tables, "COUNT_PLAIN", 2)
     count = last_count(read_facts(tables, "COUNT_PLAIN"))

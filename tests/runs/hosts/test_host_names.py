@@ -203,7 +203,7 @@ def test_configured_addresses_that_several_machines_have_are_passed_over():
 
 
 def test_loopback_addresses_of_their_own_are_hosts_where_the_configuration_says_so():
-    """The test bed without root: one sshd on each of 127.0.1.x."""
+    """As in the test bed without root: one sshd on each address 127.0.1.x."""
     nodes = {A: (Endpoint("127.0.1.1"),), B: (Endpoint("127.0.1.2"),)}
     tables = (
         HostOptions("bed1", addresses=("127.0.1.1",), ssh="bed1"),
@@ -228,7 +228,8 @@ def test_two_tables_for_one_node():
         name_hosts({A: node("10.0.0.1", "10.1.0.1")}, tables)
 
 
-# Properties, on clusters as they are: hosts with real addresses of their own, bridges everywhere, several nodes each.
+# Properties on realistic clusters: hosts with real addresses, the same bridge address on every host, several nodes
+# each.
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Which nodes are there, and on which hosts, told by what nodes list of themselves: no two sides of a split may act."""
+"""Tests of the majority check, which uses the addresses that nodes list: two sides of a split may never both act."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPOLOGY = tuple(f"{address}:10800" for address in DB)
 
 
 def node(*listed: str, dialled: str | None = None, port: int = 10800) -> Node:
-    """A node that has answered at an address, or at none; with an id of its own, as after each of its starts."""
+    """Return a node that answered at an address, or at none. It has a new id, as after each start."""
     endpoints = tuple(Endpoint(address, port) for address in listed)
     if dialled is None:
         return Node(uuid.uuid4(), endpoints)
@@ -36,7 +36,7 @@ def node(*listed: str, dialled: str | None = None, port: int = 10800) -> Node:
 
 
 def servers(**dialled: str) -> list[Node]:
-    """Three machines that do not set localHost: each lists what every machine has, and then its own."""
+    """Return nodes of three machines without localHost. Each lists addresses common to all machines, then its own."""
     names = ("db1", "db2", "db3")
     return [
         node(LOOPBACK, DOCKER, address, BRIDGE, dialled=dialled.get(name))
@@ -76,7 +76,7 @@ def test_in_a_split_only_the_larger_side_acts(dialled):
 
 
 def test_the_loopback_of_another_machine_is_not_counted():
-    """Also where a record names it, as those that were written by earlier versions do."""
+    """This also holds if a record contains the loopback address, as records of earlier versions do."""
     topology = ("10.0.0.2:10800", "10.0.0.3:10800", "127.0.0.1:10800")
     _, db2, db3 = servers()
     assert not sees_most(topology, [db2])
@@ -86,7 +86,8 @@ def test_the_loopback_of_another_machine_is_not_counted():
 
 def test_nodes_that_were_started_again_count_and_others_see_them_by_other_ways():
     topology = topology_of(servers(db1="db1", db2="db2", db3="db3"))
-    assert sees_most(topology, servers(db2="localhost")[1:])  # other ids, and another name was dialled
+    # new ids, and one node was reached by another name
+    assert sees_most(topology, servers(db2="localhost")[1:])
     strangers = [node(LOOPBACK, DOCKER, f"10.0.0.{i}", BRIDGE) for i in (4, 5, 6)]
     assert not sees_most(topology, [*strangers, servers()[0]])
 
@@ -97,7 +98,7 @@ def test_nodes_that_cannot_be_told_apart_count_once_each(listed):
     topology = topology_of(nodes)
     assert [sees_most(topology, nodes[:n]) for n in range(4)] == [False, False, True, True]
     two = topology_of(nodes[:2])
-    assert not sees_most(two, nodes[:1])  # either of them could be the first
+    assert not sees_most(two, nodes[:1])  # this node could be either of the two
     assert sees_most(two, nodes[:2])
 
 
@@ -134,12 +135,12 @@ def test_whatever_nodes_list_no_two_sides_have_a_majority_and_the_whole_has(draw
     assert not all(sees_most(topology, side) for side in sides)
 
 
-# On real nodes
+# On real nodes.
 
 
 @pytest.fixture
 def numbers(client):
-    """A cache with rows in it."""
+    """The name of a cache that has rows."""
     cache = client.get_or_create_cache(CacheConfig(name="MAJORITIES"))
     cache.put(1, 1)
     yield "MAJORITIES"
@@ -168,7 +169,7 @@ def test_a_node_that_was_reached_by_another_name_is_seen_by_the_other_side(own_n
         connect_to_majority(own_node.connect_options, ("127.0.0.1:1", "127.0.0.1:2", str(endpoint)))
 
 
-# The hosts of a record
+# Matching nodes with the hosts of a record.
 
 
 def named(hosts: Sequence[HostRecord], *nodes: Node) -> list[str]:
@@ -181,11 +182,11 @@ def test_nodes_on_loopback_are_on_the_only_host_that_has_no_address():
     here, db1 = HostRecord("localhost"), HostRecord("db1", ssh="db1", addresses=("10.0.0.1",))
     assert named([here], *embedded) == ["localhost", "localhost"]
     assert named([here, db1], *embedded, servers()[0]) == ["localhost", "localhost", "db1"]
-    assert named([here], *servers()) == list(DB)  # on machines that the record does not know
+    assert named([here], *servers()) == list(DB)  # on machines that are not in the record
     assert named([here, HostRecord("other")], *embedded) == [
         LOOPBACK,
         LOOPBACK,
-    ]  # which of the two cannot be told
+    ]  # could be either of the two hosts
 
 
 def test_nodes_that_only_the_configuration_tells_are_told_by_the_record():
@@ -198,7 +199,7 @@ def test_nodes_that_only_the_configuration_tells_are_told_by_the_record():
     assert [record.nodes for record in records.values()] == [(str(each.node_id),) for each in nodes]
     assert named(list(records.values()), *nodes) == ["db1", "db2", "db3"]
     assert {record.addresses for record in records.values()} == {()}
-    again = node(LOOPBACK, "172.17.0.2")  # other ids are those of other nodes
+    again = node(LOOPBACK, "172.17.0.2")  # a new id means another node
     assert named(list(records.values()), again) == ["172.17.0.2"]
 
 
@@ -214,11 +215,11 @@ def test_an_address_of_two_hosts_tells_neither():
 def test_records_need_no_ids_of_nodes_whose_addresses_tell():
     records = hosts_of_nodes(Config(), servers()).records
     assert {record.nodes for record in records.values()} == {()}
-    assert named(list(records.values()), *servers()) == list(DB)  # started again
+    assert named(list(records.values()), *servers()) == list(DB)  # after a restart, with new ids
 
 
 def test_an_address_that_others_have_come_to_list_gives_way_to_ones_own():
-    """As after a container engine was started on a second machine."""
+    """For example after a container engine was started on a second machine."""
     hosts = [
         HostRecord(f"db{i}", addresses=(f"192.168.200.{i}", *([BRIDGE] if i == 1 else []))) for i in (1, 2)
     ]

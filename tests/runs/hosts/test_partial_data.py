@@ -1,4 +1,4 @@
-"""A cache that has lost rows with a node is refused, or warned of, by whatever reads it next."""
+"""Tests of caches that lost rows with a node: every later reader refuses them or warns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAP = EmbeddedOptions(heap="256m", num_nodes=3)
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    """Three nodes, one of which was killed after caches were loaded, and has come back empty."""
+    """Three nodes, one of which was killed after the caches were loaded, and restarted empty."""
     home = tmp_path_factory.mktemp("damaged")
     home.chmod(0o700)
     with ExitStack() as ends:
@@ -121,7 +121,7 @@ def test_rows_that_somebody_removed_are_warned_of(ignite, client):
     session.plan_run(RunRequest("REMOVED", "pass"))
     assert any("2,970 rows" in line and "3,000" in line for line in said)
     said.clear()
-    session.plan_run(RunRequest("REMOVED", "pass"))  # counted, and told
+    session.plan_run(RunRequest("REMOVED", "pass"))  # already counted and reported
     assert said == []
     client.destroy_cache("REMOVED")
 

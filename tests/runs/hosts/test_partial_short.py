@@ -1,4 +1,4 @@
-"""The campaign of benchmarks/partial.py in short: a node is killed and comes back empty between two epochs of a run."""
+"""A short form of benchmarks/partial.py: a node is killed between two epochs of a run and restarts empty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def killed(tmp_path, monkeypatch):
 
 def test_a_run_does_not_go_on_with_what_is_left(killed):
     outcome = play(killed, KIND, NUMBER)
-    assert outcome["policy"] == "ignore"  # so that it is the worker that finds out
+    assert outcome["policy"] == "ignore"  # then it is the worker that notices the loss
     assert outcome["outcome"] == "refused", outcome
     assert outcome["read"], outcome
     assert any("rows, and had" in line for line in outcome["said"])

@@ -71,7 +71,7 @@ def test_the_same_cluster_gives_the_same_placement(cluster):
 
 @st.composite
 def restricted(draw):
-    """A cluster some of whose hosts run no workers, and others only few; what is asked for fits."""
+    """Draw a cluster on which some hosts run no workers and others only a few. The requested workers always fit."""
     owners, rows, hosts, _ = draw(clusters())
     names = sorted(set(hosts.values()))
     usable = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
@@ -113,7 +113,7 @@ def test_a_worker_knocks_at_a_node_of_its_own_host(case):
 @settings(deadline=None, max_examples=50)
 @given(restricted())
 def test_a_host_s_workers_read_what_it_holds_before_anything_else(case):
-    """Up to the size of one partition for each worker, a host reads all it holds, or its workers' whole share."""
+    """A host reads all its rows, or its workers' full shards, up to the size of one partition per worker."""
     cluster, usable, limits = case
     owners, rows, hosts, num_workers = cluster
     found = place(*cluster, usable_hosts=usable, max_workers_by_host=limits)
@@ -131,7 +131,7 @@ def test_a_host_s_workers_read_what_it_holds_before_anything_else(case):
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 1 << 32), st.integers(2, 12), st.integers(2, 6), st.sets(st.integers(0, 5)))
 def test_more_is_read_locally_than_by_dealing_partitions_out_in_turn(seed, num_workers, num_hosts, excluded):
-    """On caches as they are: Ignite's usual 1024 partitions, spread unevenly, of uneven sizes."""
+    """On realistic caches: Ignite's default of 1024 partitions, unevenly spread and of different sizes."""
     rng = random.Random(seed)
     nodes = NODES[:num_hosts]
     hosts = {node: f"host-{i}" for i, node in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""From nodes to hosts, with what the configuration says of them. No host is asked here; nodes are for ids alone."""
+"""Tests of the mapping from nodes to hosts by the configuration. No host is contacted; nodes only provide ids."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes
 from ignite_tf_magic.settings.options import Config, Endpoint, HostOptions, LaunchOptions, SshConfig
 
-BRIDGE = "172.17.0.1"  # every machine with containers has it
+BRIDGE = "172.17.0.1"  # every machine with containers has this address
 
 
 def nodes(*addresses: str) -> list[Node]:
-    """Nodes that list these addresses and what every machine has; without any, one that knows only loopback."""
+    """Return nodes with these addresses and the usual local ones. Without arguments, return one loopback-only node."""
     if not addresses:
         return [Node(uuid.UUID(int=1), (Endpoint("127.0.0.1"),))]
     return [
@@ -62,7 +62,7 @@ def test_an_address_that_tells_no_host_is_told():
 
 
 def test_a_consistent_id_tells_the_host_of_a_node(ignite):
-    """It stays over the node's restart, which its id does not."""
+    """The consistent id survives a restart of the node; the node id does not."""
     options = ignite.connect_options
     listed = SqlClient(options).query("SELECT NODE_ID, CONSISTENT_ID FROM SYS.NODES").rows
     wanted, consistent_id = uuid.UUID(str(listed[0][0])), str(listed[0][1])

@@ -1,4 +1,4 @@
-"""A run's files on this machine follow those on its hosts, byte by byte, whatever ends in the middle."""
+"""Tests that a run's files on this machine mirror those on its hosts, byte by byte, across all interruptions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = LinkTimeouts(silence_s=2.0, poll_s=0.25)
 
 
 def record(version, *hosts):
-    """What a host writes of the run."""
+    """Return a record of the run, as a host stores it."""
     seats = tuple(map(HostRecord, hosts))
     return RunRecord(RUN, SPEC, RunState.RUNNING, 0.0, hosts=seats, version=version).to_json()
 
@@ -62,7 +62,7 @@ def test_an_id_leads_nowhere_else(tmp_path, run):
     assert list(tmp_path.iterdir()) == []
 
 
-# Logs alone.
+# Log files alone, without hosts.
 
 
 def test_bytes_come_once_whoever_reads_on(directory):
@@ -95,7 +95,7 @@ def test_what_was_deleted_leaves_a_mark(directory):
     logs.gap("a", "worker-0.log", 5, 1000)
     logs.gap("a", "worker-0.log", 5, 1000)
     logs.data("a", "worker-0.log", 1000, b"middle")
-    logs.data("a", "worker-0.log", 2000, b"end")  # a gap that nobody told of
+    logs.data("a", "worker-0.log", 2000, b"end")  # a gap that was not announced
     assert logs.offset("a", "worker-0.log") == 2003
     assert directory.log(0).read_bytes() == b"begin" + mark(995) + b"middle" + mark(994) + b"end"
     assert MirroredLogs(directory).add("a", "worker-0.log") == 2003
@@ -114,7 +114,7 @@ def test_a_reader_killed_while_it_wrote_a_mark(directory, written):
 
 
 def test_a_file_that_lost_its_end_is_filled_again(directory):
-    """This machine lost its power: neither the last bytes nor a mark are there, only the note."""
+    """After a power cut the file lacks its last bytes and its gap mark. Only the note of the gap was saved."""
     logs = MirroredLogs(directory)
     logs.add("a", "worker-0.log")
     logs.data("a", "worker-0.log", 0, b"begin")
@@ -155,7 +155,7 @@ def test_any_history_gives_the_same_file(tmp_path_factory, steps):
 
 @contextmanager
 def files_of_at_most(num_bytes):
-    """What a full disk does to a file, for this process."""
+    """Limit the size of files that this process writes, to simulate a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -178,11 +178,11 @@ def test_a_full_disk_ends_it_without_a_hole(directory):
     assert directory.log(0).read_bytes() == b"x" * 900_000 + b"y" * 100_000
 
 
-# Hosts: real relays and real jobs on this machine, each host with a root of its own.
+# Hosts: real relays and real jobs on this machine, each host with its own root directory.
 
 
 class Cable(PipeTransport):
-    """A way to a host that can be cut."""
+    """A connection to a host that tests can cut."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -211,11 +211,11 @@ class FarHost:
         self.host = Host(name, self.cable, python=sys.executable, root=str(root), timeouts=QUICK)
 
     def go_on(self):
-        """Let TWO_LINES come to its second line."""
+        """Let TWO_LINES print its second line."""
         (self.directory.path / "go").touch()
 
     def start(self, script, worker=0, generation=1):
-        """Start a worker that runs a script in the run's directory."""
+        """Start a script as a worker in the run's directory."""
         self.host.start(
             Job(
                 RUN,
@@ -235,7 +235,7 @@ class FarHost:
 
 @pytest.fixture
 def far(tmp_path):
-    """Make hosts; what runs on them ends with the test."""
+    """Create hosts. Their processes end with the test."""
     made = []
 
     def make(name="far"):
@@ -250,7 +250,7 @@ def far(tmp_path):
         each.host.close()
 
 
-# Waits between two lines until it is told to go on.
+# Prints one line, waits for the file `go`, and prints another one.
 TWO_LINES = "import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
 COUNT = "import time\nfor n in range({num}):\n    print(n, {letter!r} * 50)\n    time.sleep({pause})\n"
 
@@ -278,7 +278,7 @@ def test_two_hosts_and_a_second_generation(directory, far):
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3])
 def test_a_host_that_the_run_is_given_later(directory, far, monkeypatch, pause_s):
-    """Also where it is met while somebody asks whether all output is here."""
+    """Also if the mirror finds the new host while a caller asks whether all output has arrived."""
     hosts = MirroredRecord.hosts
 
     def hosts_and_pause(mirrored: MirroredRecord) -> frozenset[str]:
@@ -331,7 +331,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def mirroring(directory, host):
-    """Start a process that mirrors until all is here."""
+    """Start a process that mirrors the run until all output has arrived."""
     argv = [sys.executable, "-c", MIRRORING, str(directory.path), host.host.name, str(host.root)]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
@@ -377,20 +377,20 @@ def test_who_only_reads_is_told_when_it_is_complete(directory, far):
 
 
 def test_what_was_complete_before_the_newest_record_may_not_be_now(directory):
-    """Workers may have been started since, and ended: the record says so before the mirror does."""
+    """Workers may have started and ended since. The record shows this before the mirror does."""
     write_private(directory.record, "{}")
     lost = UnreadOutput("far", "worker-0.log", 7, False, "cut")
     state = MirrorState("mark", os.getpid(), True, MirroredRecord(directory.record).stamp(), (lost,))
     state.write(directory)
     with lock.HeldLock(directory.path / "mirror.lock") as held, Mirror(directory, []) as reading:
         assert reading.is_complete() and reading.unreachable() == (lost,)
-        replace(state, pid=1).write(directory)  # of one that kept it before
+        replace(state, pid=1).write(directory)  # written by an earlier mirror process
         assert not reading.is_complete()
         state.write(directory)
         write_private(directory.record, "{}")
         assert not reading.is_complete()
         held.release()
-        until(reading.is_complete)  # it keeps the directory itself now
+        until(reading.is_complete)  # now this process mirrors the directory itself
 
 
 def test_what_an_earlier_mirror_of_this_process_found_is_not_taken_for_the_next_ones(directory, far):
@@ -414,7 +414,7 @@ def test_a_directory_that_is_removed_meanwhile_hinders_no_end(directory, far):
 
 
 def test_the_runs_own_directory_is_left_alone(far):
-    """Its host's files are these files: appending them to themselves would never end."""
+    """The host's files are the run's files here. Copying them would append them to themselves forever."""
     host = far()
     host.start(COUNT.format(num=100, letter="d", pause=0.01))
     with Mirror(host.directory, [host.host]) as mirror:
@@ -432,7 +432,7 @@ def test_a_host_that_cannot_be_reached_is_named(directory, far):
         until(lambda: directory.log(1).exists() and directory.log(1).read_bytes() == b"one\n")
         assert not mirror.is_complete()
         host.cable.cut()
-        until(mirror.is_complete)  # of what can be reached
+        until(mirror.is_complete)  # complete, as far as hosts are reachable
         (lost,) = mirror.unreachable()
         assert (lost.host, lost.log, lost.unread_bytes, lost.may_have_more) == (
             "far",
@@ -527,7 +527,7 @@ def test_a_damaged_record_or_state_harms_nothing(directory, far):
 
 
 def test_logs_of_one_name_on_two_hosts(directory, far):
-    """It cannot be, and must not hold up those who wait for the end."""
+    """This cannot happen in practice, but it must not block callers that wait for completion."""
     one, two = far("one"), far("two")
     for each in (one, two):
         each.start("print(12345)")

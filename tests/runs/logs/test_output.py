@@ -17,7 +17,7 @@ BLOCK = 4096
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(max_size=8), max_size=20), st.text(max_size=30))
 def test_characters_cut_anywhere_come_out_whole(tmp_path_factory, pieces, text):
-    """Written piece by piece, with a reading after each, the text is what one decoding gives."""
+    """The log is written in small pieces and read after each. The text must equal a single decoding of all bytes."""
     path = tmp_path_factory.mktemp("log") / "worker.log"
     data = b"".join(pieces) + text.encode()
     cuts = [data[i : i + 3] for i in range(0, len(data), 3)]
@@ -38,7 +38,7 @@ def test_a_log_that_never_comes(tmp_path):
 
 
 def test_later_logs_of_a_worker_follow_earlier_ones_and_begin_with_their_title(tmp_path):
-    """The second log is there from the first look on, and longer than one piece."""
+    """The second log exists from the start, and is longer than one chunk."""
     first, second = tmp_path / "1.log", tmp_path / "2.log"
     first.write_bytes(b"x" * 150_000 + b"\n")
     second.write_bytes(b"y" * 150_000 + b"\n")
@@ -93,7 +93,7 @@ def deleted(count: int) -> str:
 
 @pytest.mark.parametrize("read_first", [0, 1])
 def test_the_head_that_its_shim_has_deleted_is_told_and_not_shown_as_zeros(tmp_path, read_first):
-    """Read from the beginning; or the reader is in the middle of what is deleted then."""
+    """The shim deletes the head either before the first read, or while the reader is in the middle of it."""
     path = tmp_path / "worker.log"
     path.write_bytes(b"a" * 100 if read_first else b"a" * 40 * BLOCK + b"end\n")
     steps = iter(range(3))

@@ -1,4 +1,4 @@
-"""What is asked of a run's origin: a look asks others, a question asks nobody."""
+"""Tests of a run's origin: refreshing contacts the registry and hosts, plain questions contact no one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.runs.light_runs import reach_of, running_record
 
 @dataclass
 class ToldRegistry:
-    """A registry that tells of one record, and counts how often it is opened."""
+    """A registry with one record that counts how often it is opened."""
 
     record: RunRecord
     owner_lives: bool = True
@@ -60,7 +60,7 @@ def test_a_question_opens_no_connection_and_writes_no_file(tmp_path, record, mon
     origin = RemoteRun(directory, reach_of(tmp_path), refuse)
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(RunRecord, "write", refuse)
-    assert origin.has_owner(record)  # as long as nobody has said otherwise
+    assert origin.has_owner(record)  # true until another source says otherwise
     assert written(directory) == before
 
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among queued runs."""
+"""Tests of the order of queued runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry on real nodes: one writer wins, lost answers are found out, and nothing in the cache makes it fall."""
+"""Tests of the registry on real nodes: one writer wins, lost replies are resolved, damaged rows do no harm."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_a_name_is_refused(registry, run):
 
 
 def test_of_racing_writers_one_wins_each_version(registry, ignite):
-    """Four clients count in one record; every success is a version of its own."""
+    """Four clients write to one record concurrently. Each successful write gets its own version."""
     registry.create(plain_record("r", won=[]))
 
     def count(writer):
@@ -256,7 +256,7 @@ def test_a_cluster_that_was_emptied_is_written_to_anew(registry, client):
 
 
 class Loss:
-    """Loses the answer of the next writing, before or after it is carried out; then others may come first."""
+    """Makes the reply of the next write get lost, before or after the write. Then calls `then`, e.g. another writer."""
 
     def __init__(self, monkeypatch, error, *, is_carried_out):
         self.then = lambda: None
@@ -294,7 +294,7 @@ def test_a_lost_answer_is_found_out(registry, monkeypatch, error, is_carried_out
 
 
 def test_a_lost_answer_and_another_writer_after_it(registry, monkeypatch):
-    """It was written and written over: that is a success, whose result is no longer the newest."""
+    """The write succeeded, and then another writer overwrote it. The result is valid, but no longer the newest."""
     first = registry.create(plain_record("r"))
     loss = Loss(monkeypatch, LOSSES[0], is_carried_out=True)
     loss.then = lambda: registry.replace(registry.get("r"), {"state": "failing"})
@@ -349,18 +349,18 @@ def test_a_client_of_its_own_is_closed_and_made_again(ignite, registry):
 def test_a_pulse_counts_on_the_readers_clock():
     pulse = FailureDetector()
     assert pulse.feed(None, 100.0) == 0
-    assert pulse.feed(None, 104.0) == 4  # never heard of
+    assert pulse.feed(None, 104.0) == 4  # never seen
     assert pulse.feed(5, 105.0) == 0
     assert pulse.feed(5, 108.5) == 3.5
-    assert pulse.feed(None, 109.0) == 4  # an unread row is no sign of life
+    assert pulse.feed(None, 109.0) == 4  # an unreadable row is not a sign of life
     assert pulse.feed(5, 110.0) == 5
-    assert pulse.feed(0, 111.0) == 0  # it started anew
+    assert pulse.feed(0, 111.0) == 0  # the host restarted
     assert pulse.feed(0, 112.0) == 1
 
 
 @pytest.mark.faults
 def test_nodes_die_while_it_is_written(own_nodes):
-    """Two writers count in one record; each success is in the record once, none that failed is, whatever dies."""
+    """Two writers change one record while nodes die. The record has each successful write once, and no failed one."""
     won, stop = ([], []), threading.Event()
 
     def count(writer):
@@ -407,7 +407,7 @@ def test_who_answers_has_a_standing_only_where_most_nodes_are(registry, client):
 
 
 def test_an_owner_that_takes_over_and_ends_at_once_publishes_the_end(registry, client, ignite):
-    """The row is there, and not its own: a run that ends as soon as it is taken over would be listed as running."""
+    """The row still belongs to the previous owner. Otherwise a run that ends at once would be listed as running."""
     left = RunRecord("r", RunSpec("C"), RunState.RUNNING, time.time(), left_until=time.time() + 600)
     registry.create({**left.to_json(), "told": left.version})
     ended = replace(
@@ -430,7 +430,7 @@ def _watch(connect_late, client):
 
 @pytest.mark.parametrize("begin", [_publish, _watch])
 def test_a_connection_that_comes_after_the_end_is_closed(begin, registry, client, ignite, monkeypatch):
-    """A cluster may answer later than anybody waits for who ends: nobody else would close what it answers on."""
+    """A cluster may answer after the publisher stopped waiting. No one else would close that late connection."""
     monkeypatch.setattr("ignite_tf_magic.runs.registry.publisher._LAST_WORD_S", 0.1)
     is_asked, may_answer, made = threading.Event(), threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""What the hosts of a detached run are taken to be doing, from rows in the registry that come, stand still, and go."""
+"""Tests of host states of a detached run, derived from registry rows that appear, stop changing, and vanish."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_a_host_is_heard_while_its_counter_changes(clock):
 
 
 def test_a_row_that_vanishes_is_a_host_that_says_nothing_new(clock):
-    """As after the loss of the cache: its silence is counted from when it was heard, it was not silent for ever."""
-    pool = RegistryHostPool(1000.0)  # so that every lapse is over at once
+    """For example after the cache was lost. Silence counts from the last row that was seen, not from the beginning."""
+    pool = RegistryHostPool(1000.0)  # all timeouts are divided by this, so that they lapse at once
     pool.follow(running_record("a"))
     pool.feed({"a": row(1)})
     clock.now += 0.05
@@ -35,7 +35,7 @@ def test_a_row_that_vanishes_is_a_host_that_says_nothing_new(clock):
 
 
 def test_a_host_that_was_never_heard_is_silent_since_somebody_listens(clock):
-    """It may be about to begin, and who supervised before may have heard of it a moment ago."""
+    """The host may be about to start, and a previous supervisor may have seen it a moment ago."""
     pool = RegistryHostPool(1.0)
     pool.follow(running_record("a", "b"))
     pool.feed({"a": row(1)})

@@ -1,7 +1,8 @@
-"""The fault campaign (benchmarks/faults.py) in short: a round of some faults, on one bed.
+"""A short form of the fault campaign (benchmarks/faults.py): one round of some faults, on one bed.
 
-Timeouts are divided where a round waits for them. Where hosts answer for the run they are not: a fourth of the silence
-after which these take each other for lost passes on a busy machine by itself.
+Attached runs use divided timeouts. Detached runs, which hosts supervise, use the full ones: on a busy machine a fourth
+of
+the silence after which hosts treat each other as lost passes without any fault.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.faults
 
 HAS_HOSTS = BedKind.best() is BedKind.NAMESPACES
 LONG = ("agent_kill", "cable_3s", "power_off", "node_kill")
-PLAYED = {  # each with whether the run is detached
+PLAYED = {  # the value says whether the run is detached
     "worker_kill": True,
     "agent_kill": True,
     "cable_3s": False,

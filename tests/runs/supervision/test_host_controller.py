@@ -1,4 +1,4 @@
-"""What a host is given before its workers start, and what it keeps: real agents, other roots as other hosts."""
+"""Tests of what a host receives before its workers start, and what it keeps. Real agents; each root acts as a host."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def start_on(runs_dir, place):
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    """A packed directory with a program that says where and how it runs."""
+    """A packed directory with a program that prints its arguments, files and working directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = tmp_path / "job"
     (source / "inner").mkdir(parents=True)
@@ -122,7 +122,7 @@ def test_a_jobs_directory_is_copied_for_each_worker(start_on, far, job):
     for worker in range(2):
         own = f"{far.root}/runs/{run.id}/work-{worker}"
         *notices, said = text_of(run, worker).splitlines(keepends=True)
-        # The host has no library that keeps ports to it.
+        # The host lacks the library that keeps ports private, so worker 0 prints notices.
         assert [each.split(" accept ")[0] for each in notices] == [
             "ignite_tf_magic: warning: TensorFlow ports of this run"
         ] * (worker == 0)
@@ -183,7 +183,7 @@ def test_a_stop_may_be_asked_for_on_a_host(start_on, far):
 
 
 def test_a_record_that_cannot_be_left_on_a_host_ends_no_worker(start_on, far):
-    """As on a full disk: what is in the way there is a directory."""
+    """The record's path is blocked by a directory, which has the same effect as a full disk."""
     script = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"
     run = start_on(plan_on([far], "print('up', flush=True)\n" + script))
     await_text(run, "up")
@@ -201,7 +201,7 @@ def test_output_beyond_a_megabyte_comes_whole_from_another_host(start_on, far):
 
 @pytest.fixture
 def breaking(far, monkeypatch):
-    """The link to the host breaks whenever it is asked whose directory it has, until the list is emptied."""
+    """Break the link to the host each time it is asked for the directory's owner, until the test empties the list."""
     breaks = [None]
 
     class Breaking(Host):
@@ -230,7 +230,7 @@ def test_a_link_that_breaks_when_a_worker_was_started_costs_none_of_its_output(s
 
 
 def test_output_that_was_never_asked_for_is_told_and_read_later(start_on, far, place, breaking):
-    """The run is over before the link to one host holds."""
+    """The run ends before the link to one host has worked even once."""
     near = host_at(place, "near")
     script = COME_UP + (
         "if index == 0:\n"

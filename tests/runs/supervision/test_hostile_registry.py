@@ -1,4 +1,4 @@
-"""Whoever reaches the port of an Ignite node can write the registry's rows, and must not run a program by that."""
+"""Tests that a client with access to an Ignite port, who can write registry rows, cannot make hosts run a program."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def session(ignite):
 
 @pytest.fixture
 def run(session):
-    """A detached run with one worker, which runs."""
+    """A detached run whose only worker is running."""
     run = session.start_run(RunRequest(NUMBERS, SLEEP, detach=True))
     try:
         until(lambda: run.info().state is RunState.RUNNING)
@@ -57,7 +57,7 @@ def run(session):
 
 @pytest.fixture
 def evil_program(tmp_path):
-    """A program, and what it leaves behind when somebody runs it."""
+    """A program, and the file that it creates when it is run."""
     trace = tmp_path / "somebody-ran-it"
     program = tmp_path / "evil"
     program.write_text(f"#!/bin/sh\ntouch {trace}\n")
@@ -67,16 +67,16 @@ def evil_program(tmp_path):
 
 @pytest.fixture
 def stranger(ignite):
-    """Anybody at the port: a plain client with no key, no file and no account of the user."""
+    """The registry's cache, as any client can write it: without key, files or account of the user."""
     with connect(ignite.connect_options) as client:
         registry = Registry(client)
-        registry.report("nobody", "db1", {})  # the cache is there, whichever tests came before
+        registry.report("nobody", "db1", {})  # create the cache, independent of the order of tests
         registry.remove("nobody")
         yield Cache(client, CACHE)
 
 
 def alter(cache, run_id, **changes):
-    """Write another record in the place of a run's; its version is the newest."""
+    """Overwrite a run's record with changed values and a higher version."""
     row = json.loads(cache.get(f"record/{run_id}"))
     record = row["record"]
     for path, value in changes.items():
@@ -91,7 +91,7 @@ def alter(cache, run_id, **changes):
 
 
 def words_of(run):
-    """What the run's reconciler on this machine has said."""
+    """Return the log of the run's reconciler on this machine."""
     return (run.directory.path / "reconciler.log").read_text()
 
 
@@ -125,7 +125,7 @@ def test_a_row_that_orders_another_program_is_refused_and_put_back(run, stranger
 
 
 def test_a_row_of_another_cluster_gets_no_credentials(run, stranger):
-    """The nodes that a record names are told the cluster's password."""
+    """The supervisor sends the cluster's password to the nodes of a record, so forged nodes must not receive it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0)
         port = listener.getsockname()[1]
@@ -161,7 +161,7 @@ def test_a_row_with_the_seal_of_another_run_is_refused(session, run, stranger, e
 
 
 def test_what_others_write_in_the_name_of_a_host_counts_for_nothing(client, stranger):
-    """As that all workers have ended, upon which others would be started beside them."""
+    """For example, a forged report that all workers ended would make the supervisor start others beside them."""
     sealed = Registry(client, seal=Seal.new())
     sealed.report("reported", "db1", {"counter": 7, "ports": {0: 1, 10: 2, 9: 3}})
     own = {"db1": {"counter": 7, "ports": {"0": 1, "10": 2, "9": 3}}}
@@ -175,7 +175,7 @@ def test_what_others_write_in_the_name_of_a_host_counts_for_nothing(client, stra
     ):
         stranger.put("host/reported/db1", json.dumps(forged))
         assert sealed.reports("reported") == {}
-    stranger.put("host/reported/db2", row)  # what one host has said is not said by another
+    stranger.put("host/reported/db2", row)  # one host's report is not valid for another host
     stranger.put("host/reported/db1", row)
     stranger.put("hosts/reported", json.dumps({"names": ["db1", "db2"]}))
     assert sealed.reports("reported") == own
@@ -183,7 +183,7 @@ def test_what_others_write_in_the_name_of_a_host_counts_for_nothing(client, stra
 
 
 def test_who_has_started_a_run_goes_by_the_record_that_is_here(run, stranger, ignite, monkeypatch):
-    """When it has ended, nobody puts the row back."""
+    """The run has ended, so no process restores the forged row."""
     monkeypatch.setenv("IGNITE_TF_CLUSTER", str(ignite.connect_options.endpoints[0]))
     run.stop()
     until(lambda: record_in(stranger, run.id)["state"] == "stopped")
@@ -196,7 +196,7 @@ def test_who_has_started_a_run_goes_by_the_record_that_is_here(run, stranger, ig
 
 
 def test_whom_a_note_of_a_cache_names_is_not_told_the_password(ignite, client, session):
-    """Nodes that were there at an earlier count are asked for; anybody can write down that they were."""
+    """Planning contacts the nodes of an earlier count. Any client can write such a note."""
     before = last_count(read_facts(client, NUMBERS))
     with socket.create_server(("0.0.0.0", 0)) as listener:
         evil = f"{socket.gethostname()}:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Runs that are started again, or not: real agents, on this machine and on several roots as several hosts."""
+"""Tests of restarts: real agents, on this machine and on several roots that act as hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.runs.pipe_hosts import (
 )
 from tests.waiting import until
 
-# Says which generation this is, and sleeps in the first.
+# Prints which generation this is, and sleeps in the first.
 TWICE = (
     "import os, time\n"
     "mark = os.environ['IGNITE_TF_RUN_DIR'] + '/seen'\n"
@@ -62,7 +62,7 @@ def shims_of(run) -> list[int]:
     return json.loads(status.read_text())["keepers"]
 
 
-# On this machine
+# On this machine.
 
 
 @pytest.mark.smoke
@@ -138,7 +138,7 @@ def test_a_killed_relay_is_replaced_and_nothing_else_happens(start, work_dir):
 
 
 def test_ports_of_a_range_are_used_again(start):
-    """As many as the workers need: those of the first generation are free for the second."""
+    """The range has only as many ports as workers need. The second generation reuses those of the first."""
     script = TWICE.replace("time.sleep(60)", "raise SystemExit(75)")
     run = start(script, 2, max_restarts=1, port_range=free_range(2))
     info = run.wait(300)
@@ -162,7 +162,7 @@ def test_an_interrupt_of_the_start_stops_the_run(runs_dir, work_dir, monkeypatch
 
 
 def test_a_stop_while_a_worker_is_being_started_leaves_nothing(runs_dir, work_dir, monkeypatch):
-    """The stop comes when its start is under way, and no host knows of the worker yet."""
+    """The stop arrives while the worker's start is under way, before any host knows of the worker."""
     starting = threading.Event()
 
     class SlowHost(Host):
@@ -203,14 +203,14 @@ def test_a_run_for_which_there_is_no_place_any_more_says_what_it_waits_for(start
 
 @pytest.fixture
 def counted():
-    """What a planner waits for before it has a plan."""
+    """An event that the planner waits for before it returns a plan."""
     done = threading.Event()
     yield done
     done.set()
 
 
 def counting_long(counted, runs_dir, work_dir):
-    """A run whose worker asks for another attempt, for which the rows of the cache are counted until told."""
+    """A run whose worker asks for a restart. The planner then counts rows until `counted` is set."""
     plan = make_plan("import os; raise SystemExit(75 * (not os.path.exists('again')))", cwd=work_dir)
     plan = replace(plan, spec=replace(plan.spec, max_restarts=3))
 
@@ -247,7 +247,7 @@ def test_the_supervisors_own_fault_ends_the_start(runs_dir, work_dir, monkeypatc
 
 
 def test_a_record_that_cannot_be_written_for_a_while_ends_nothing(start):
-    """As on a full disk: a directory has its name, until the second worker has been started."""
+    """A directory blocks the record's path, as a full disk would, until the second worker was started."""
     run = start(TWICE, max_restarts=1)
     await_text(run, "first")
     pid = run.info().workers[0].pid
@@ -264,7 +264,7 @@ def test_a_record_that_cannot_be_written_for_a_while_ends_nothing(start):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_of_the_owner_leaves_its_runs_alone(runs_dir, work_dir):
-    """It ends as Python ends, with all that was registered for that."""
+    """The child exits like any Python process, and runs all registered exit handlers."""
     owner = (
         "import os, sys, warnings\nfrom pathlib import Path\n"
         "sys.path[:0] = [sys.argv[1]]\n"
@@ -286,7 +286,7 @@ def test_a_forked_child_of_the_owner_leaves_its_runs_alone(runs_dir, work_dir):
     assert done.stdout.split() == ["running", "succeeded"], done.stderr
 
 
-# On several hosts
+# On several hosts.
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def place(tmp_path) -> Path:
 
 @pytest.fixture
 def start_on(runs_dir, place):
-    """Start a run on several hosts; what is left of it there fails the test."""
+    """Start a run on several hosts. The test fails if any of its processes survive there."""
     started = []
 
     def start(plan, hooks=lambda run_id: RunHooks()):
@@ -352,7 +352,7 @@ def test_a_host_without_an_interpreter_is_named_at_once(start_on, place):
 
 
 def test_the_next_generation_may_have_other_hosts_and_addresses(start_on, place):
-    """First on one host alone, which needs no address of its own; then on two, which do."""
+    """The first generation uses one host, which needs no address. The second uses two hosts, which do."""
     a, b = host_at(place, "a"), host_at(place, "b")
     alone = replace(a, tf_address=None)
     script = TWICE.replace("time.sleep(60)", "raise SystemExit(75)")
@@ -390,7 +390,7 @@ time.sleep(100)
 
 @pytest.fixture
 def owner(runs_dir, place):
-    """Another process that owns a run on two hosts: gives (process, run)."""
+    """Start a run on two hosts that another process owns; return (process, run)."""
     owners = []
 
     def begin(script, lease_s):
@@ -469,7 +469,7 @@ SHORT = Timeouts(lease_s=2.0, grace_s=0.5, margin_s=0.5, first_backoff_s=0.1)
 
 @pytest.fixture
 def leaving(start_on, place):
-    """A run with its only worker on host b, where it stays; host a takes the next one. Gives (run, b)."""
+    """A run whose only worker is on host b and stays there; the next one is planned on host a. Returns (run, b)."""
     a, b = host_at(place, "a"), host_at(place, "b")
     script = (
         "import os, time\nprint('up', flush=True)\n"
@@ -550,7 +550,7 @@ def test_a_host_that_is_this_very_machine_by_another_name_writes_its_output_once
 
 
 def test_a_host_that_has_lost_all_trace_of_a_worker_is_not_waited_for(leaving):
-    """As after the loss of its disk: it answers, and knows nothing."""
+    """For example after the loss of its disk: the host answers, but does not know the worker."""
     run, b = leaving
     Path(b.root, "runs").rename(Path(b.root, "away"))
     try:

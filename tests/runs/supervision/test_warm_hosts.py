@@ -1,4 +1,4 @@
-"""Runs of one process: workers of the second one begin in processes that the first one has left on its hosts."""
+"""Tests of warm starts: workers of a second run start in processes that the first run left on its hosts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parks on Linux only")
 
 PARKED = "ignite_tf_magic.runs.parked"
-# All that a script sees of how it was started. It would import TensorFlow, but for its time, and names nothing for
-# which scripts start cold.
+# Prints all that a script can see of how it was started. It mentions TensorFlow, which makes it eligible for a warm
+# start, but does not import it, to save time. It names nothing that would force a cold start.
 SCRIPT = """
 import json, os, sys, threading
 if not sys.argv:
@@ -45,7 +45,7 @@ print(json.dumps({
 
 @pytest.fixture(autouse=True)
 def light(monkeypatch):
-    """What a worker imports early takes no time here."""
+    """Make the early imports of a warm worker take no time."""
     monkeypatch.setattr(warm, "_IMPORTS", ("json",))
     yield
     WARM_HOSTS.close()
@@ -94,7 +94,7 @@ def test_a_run_that_asks_for_none_leaves_none_and_one_of_another_kind_takes_none
     assert [each["is_warm"] for each in told_by(runs_dir, work_dir, 1, warm_s=0.0)] == [False]
     monkeypatch.setenv("OF_THE_KERNEL", "1")
     assert [each["is_warm"] for each in told_by(runs_dir, work_dir, 1)] == [False]
-    # Those that are parked now are of the kernel as it is.
+    # The processes that are parked now have the kernel's current environment.
     until(lambda: len(parked(tmp_path)) == 1)
     until(lambda: told_by(runs_dir, work_dir, 1)[0]["is_warm"])
 

@@ -1,4 +1,4 @@
-"""A kernel for the tests of the notebook, and data for it."""
+"""A kernel and data for the tests of the notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.ui.notebook.kernels import CellResult, Kernel
 
 @pytest.fixture(scope="module")
 def kernel(ignite, tmp_path_factory):
-    """A kernel whose configured cluster is the shared one, with the magics loaded."""
+    """A kernel with loaded magics, configured for the shared cluster."""
     home = tmp_path_factory.mktemp("notebook")
     endpoints = ",".join(map(str, ignite.connect_options.endpoints))
     env = {**os.environ, "IGNITE_TF_HOME": str(home / "home"), "IGNITE_TF_CLUSTER": endpoints}

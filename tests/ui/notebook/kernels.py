@@ -1,4 +1,4 @@
-"""Real kernels, driven over their own protocol."""
+"""Real kernels, driven over the Jupyter protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_client.manager import KernelManager
 
 @dataclass
 class CellResult:
-    """What a cell gave: text streams, shown data, the error that ended it."""
+    """The results of a cell: text streams, displayed data, and the error that ended it."""
 
     stdout: str = ""
     stderr: str = ""
@@ -22,17 +22,17 @@ class CellResult:
 
     @property
     def text(self) -> str:
-        """All that a front end without HTML shows."""
+        """The text that a front end without HTML shows."""
         return self.stdout + "".join(f"{data.get('text/plain', '')}\n" for data in self.shown)
 
     @property
     def lines(self) -> list[str]:
-        """What a person sees of the text: of a line that was written over what was written last."""
+        """The lines that a user sees. Overwritten text is not included."""
         return screen(self.stdout)
 
 
 def screen(stream: str) -> list[str]:
-    """The lines that a terminal shows after all of `stream`."""
+    """Return the lines that a terminal shows after all of `stream`."""
     lines, column = [""], 0
     for char in re.sub(r"\x1b\[\d*m", "", stream):
         if char == "\n":
@@ -56,7 +56,7 @@ class Kernel:
         self.manager.start_kernel(env=env, cwd=str(cwd))
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.allow_stdin = has_person  # as nbclient and papermill say it, and notebooks do not
+        self.client.allow_stdin = has_person  # true in notebooks, false in nbclient and papermill
         self.client.wait_for_ready(timeout=300)
 
     def close(self):
@@ -67,7 +67,7 @@ class Kernel:
     def run(
         self, code, *, on_stdout=lambda text: None, on_shown=lambda data: None, timeout_s=300
     ) -> CellResult:
-        """Execute a cell; `on_stdout` sees all of its text so far each time there is more, `on_shown` what is shown."""
+        """Execute a cell. Call `on_stdout` with all text so far after each output, `on_shown` with displayed data."""
         message = self.client.execute(code)
         result, places = CellResult(), {}
         while True:

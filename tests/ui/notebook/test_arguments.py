@@ -1,4 +1,4 @@
-"""The words after %ignite_tf. No kernel is needed for these."""
+"""Tests of the arguments of %ignite_tf, without a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tab in IPython, as a notebook's front end asks for it, on a real cluster."""
+"""Tests of completion in IPython, as a notebook front end requests it, on a real cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CACHE = "TABBED"
 
 @pytest.fixture(scope="module")
 def shell(ignite, tmp_path_factory):
-    """An IPython with the magics, whose directory has a file."""
+    """An IPython shell with the magics, in a directory that contains a file."""
     from IPython.core.interactiveshell import InteractiveShell
 
     work = tmp_path_factory.mktemp("work")
@@ -45,7 +45,7 @@ def shell(ignite, tmp_path_factory):
 
 
 def proposed(shell, text):
-    """What is proposed where | stands."""
+    """Return the completions at the position of "|"."""
     cursor = text.index("|")
     code = text.replace("|", "")
     with provisionalcompleter():

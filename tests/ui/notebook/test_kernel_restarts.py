@@ -1,4 +1,4 @@
-"""A kernel that is restarted in the middle of a fit; `python -m benchmarks.kernel_restarts` plays many, and kills."""
+"""Test of a kernel restart in the middle of a fit; `python -m benchmarks.kernel_restarts` runs many, and kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`columns`, `sample` and `profile` in a real kernel: what a person sees in the cells."""
+"""Tests of `columns`, `sample` and `profile` in a real kernel: the output that users see in cells."""
 
 from __future__ import annotations
 

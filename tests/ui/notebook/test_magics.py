@@ -1,4 +1,4 @@
-"""The magics in a real kernel, on real nodes: what a person sees in the cells."""
+"""Tests of the magics in a real kernel, on real nodes: the output that users see in cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ignite_tf_magic.protocol.messages import CacheConfig
 
-# A worker that is up as one with a TensorFlow server is: it listens at its address.
+# A worker that counts as up, because it listens at its address like a TensorFlow server.
 COME_UP = """
 import json, os, socket, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -51,7 +51,7 @@ def test_a_run_streams_and_ends_with_where_everything_is(kernel, digits):
 
 
 def test_output_comes_while_the_run_goes_on(kernel, digits, tmp_path):
-    """The script waits until what it printed has been seen in the cell."""
+    """The script waits until its output has appeared in the cell."""
     seen = tmp_path / "seen"
 
     def on_stdout(text):
@@ -87,7 +87,7 @@ def test_progress_bar_is_one_line(kernel, digits):
         "for i in range(20): print(f'\\r{i + 1}/20', end='', flush=True); time.sleep(0.05)\n"
         "print(' done')\n"
     )
-    # Nobody sees it being rewritten, and what was written over is not left in the notebook.
+    # No user watches, so the progress line is not rewritten, and the notebook keeps only its final text.
     assert result.stdout.partition("\n")[2] == "20/20 done\n"
 
 
@@ -113,7 +113,7 @@ def test_of_a_flood_of_output_no_line_is_lost(kernel, digits):
         f"%%ignite_tf start {digits}\nfor i in range(100_000): print('a line of output, number', i)\n"
     )
     assert result.error is None
-    # As a screen shows it: what is behind "\r" was written over what is before it.
+    # Each line as a screen shows it: text after "\r" overwrites the text before it.
     shown = [line.rpartition("\r")[2].rstrip() for line in result.stdout.split("\n")]
     lines = [line for line in shown if line.startswith("a line")]
     assert lines == [f"a line of output, number {i}" for i in range(100_000)]
@@ -130,7 +130,7 @@ def test_a_statement_that_lasts_shows_that_it_goes_on_until_it_is_interrupted(ke
             kernel.manager.interrupt_kernel()
 
     heavy = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B WHERE A.X * B.X = 7"
-    kernel.client.allow_stdin = True  # a person looks
+    kernel.client.allow_stdin = True  # as if a user watched
     try:
         result = kernel.run(f"%%ignite_sql\n{heavy}", on_shown=on_shown)
     finally:
@@ -145,7 +145,8 @@ def test_failure_is_explained_and_ends_the_cell(kernel, digits):
     result = kernel.run(f"%%ignite_tf start {digits}\nprint('one')\nraise ValueError('boom')\n")
     area, card = (shown["text/plain"] for shown in result.shown)
     assert area.endswith("failed")
-    assert result.lines[-2:] == ["one", ""]  # the traceback is told once, with the lines of the cell
+    # The traceback appears once, with the lines of the cell.
+    assert result.lines[-2:] == ["one", ""]
     assert 'script/cell.py", line 3, in <module>' in card
     assert "above is why" in result.error["traceback"][0]
     assert ": worker 0 on localhost failed: exit code 1" in card
@@ -259,7 +260,7 @@ def test_errors_are_short_and_say_what_to_do(kernel, digits, code, words):
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(kernel, digits):
-    """That of data frames is hidden from the kernel's imports for one cell."""
+    """The test hides pandas from the kernel's imports for one cell."""
     hidden = "import sys; kept = sys.modules.pop('pandas', None); sys.modules['pandas'] = None"
     assert kernel.run(hidden).error is None
     try:

@@ -1,4 +1,4 @@
-"""The panel in a real kernel: it keeps itself up to date, does what is clicked, and shows what goes wrong."""
+"""Tests of the panel in a real kernel: it refreshes itself, reacts to clicks, and shows errors."""
 
 from __future__ import annotations
 

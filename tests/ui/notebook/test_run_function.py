@@ -1,4 +1,4 @@
-"""`ignite_tf_magic.run` in a script: what a function writes is shown, what it returns comes back."""
+"""Tests of `ignite_tf_magic.run` in a script: the function's output is shown, and its result is returned."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FACTOR = 3
 
 @pytest.fixture
 def cache(ignite, tmp_path, monkeypatch):
-    importlib.import_module("ipykernel")  # which a script may do
-    InteractiveShell.clear_instance()  # a script has none; tests of magics do
+    importlib.import_module("ipykernel")  # scripts may import ipykernel
+    InteractiveShell.clear_instance()  # tests of magics leave an instance; a script has none
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     load("RUN_FUNCTION", {"x": np.arange(50)}, replace=True, report=str)
@@ -49,7 +49,7 @@ def doubled(function):
 
 @doubled
 def counted(session, rows):
-    """A session and a dataset that are captured, and a decorator that leaves no trace."""
+    """Uses a captured session and dataset. Its decorator sets no `__wrapped__`."""
     with session:
         return session.client.cache("RUN_FUNCTION").size() + sum(1 for _ in rows)
 

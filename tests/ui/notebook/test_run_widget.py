@@ -1,4 +1,4 @@
-"""The widget of a run in a cell: what a front end is sent and sends while the cell is busy, what a notebook keeps."""
+"""Tests of a run's widget in a cell: its messages while the cell is busy, and what the notebook file keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAIN = (
 
 
 class FrontEnd:
-    """What a front end knows of a cell's widget, and a subshell, by which it is heard while the cell is busy."""
+    """A front end's view of a cell's widget. Its subshell carries messages while the cell is busy."""
 
     def __init__(self, kernel):
         self._client = kernel.client
@@ -92,7 +92,7 @@ def front_end(ignite, tmp_path):
 
 
 def once(act):
-    """Call `act` the first time that its condition is met."""
+    """Return a function that calls `act` the first time that its argument is true."""
     done = []
 
     def look(condition):
@@ -109,7 +109,7 @@ def test_a_run_is_seen_while_it_goes_on_and_stopped_in_its_busy_cell(front_end, 
         f"%%ignite_tf start {digits} --workers 2\n{TRAIN}",
         lambda: stop(len(front_end.lines) > 100 and front_end.num_beats > 1),
     )
-    assert error == "RunFailed"  # by nothing but the click
+    assert error == "RunFailed"  # caused only by the click
     assert front_end.words[0] == "starting"
     assert front_end.words[1].startswith("connecting to the cluster")
     assert any(words.startswith("2 workers: ") for words in front_end.words)
@@ -158,7 +158,7 @@ def test_who_detaches_has_the_cell_back_and_the_run_goes_on(front_end, digits):
     [
         ({"JPY_SESSION_NAME": "a.ipynb"}, True, True),
         ({"VSCODE_PID": "1"}, True, True),
-        ({}, True, False),  # a console
+        ({}, True, False),  # console
         ({"JPY_SESSION_NAME": "a.ipynb"}, False, False),  # papermill
         ({"JPY_SESSION_NAME": "a.ipynb", "IGNITE_TF_VIEW": "text"}, True, False),
         ({"IGNITE_TF_VIEW": "widget"}, False, True),

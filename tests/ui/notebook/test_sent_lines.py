@@ -1,4 +1,4 @@
-"""What of a flood a front end is sent: so much, and some of every worker."""
+"""Tests which lines of a flood of output reach the front end: a bounded number, with some of every worker."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ def test_what_is_sent_is_bounded_and_the_last_of_each(drawn):
         own = [place for place, (other, _) in enumerate(lines) if other == worker]
         sent = [place for place in kept if lines[place][0] == worker]
         assert sent == own[len(own) - len(sent) :]
-        assert sent  # four workers, and nobody: each has room for a line at least
+        assert sent  # five sources, with output that belongs to no worker: each gets at least one line

@@ -1,4 +1,4 @@
-"""Training in cells: variables go in; metrics, a chart, a result and the model come out."""
+"""Tests of training in cells: variables go in; metrics, a chart, a result and the model come out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ignite_tf_magic.result({"weights": weights.sum(), "labels": table["label"].tolis
 
 @pytest.fixture(scope="module")
 def trained(kernel, digits):
-    """The cell of one training, and the id of its run."""
+    """The result of a cell that trained a model, and the id of its run."""
     made = kernel.run(
         "import numpy as np, pandas as pd\n"
         f"CACHE, scale, units = {digits!r}, 16.0, 8\n"
@@ -124,7 +124,7 @@ def test_what_a_run_was_given_is_remembered(kernel, trained):
 
 def test_runs_are_compared_by_tag_and_their_best(kernel, digits, trained):
     _, run_id = trained
-    kernel.run(f"CACHE, scale, units = {digits!r}, 16.0, 8")  # other cells use these names
+    kernel.run(f"CACHE, scale, units = {digits!r}, 16.0, 8")  # other cells reuse these names
     other = kernel.run(
         f"%%ignite_tf start {digits} --tag told --tag wide --push CACHE,scale,units,weights,table\n"
         + FIT.replace("units=units", "units=16").replace("epochs=3", "epochs=2")

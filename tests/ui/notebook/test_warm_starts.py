@@ -1,4 +1,4 @@
-"""The second start in a notebook: its hosts have kept processes ready for its workers since the first one."""
+"""Tests that a second start in a notebook is warm: hosts keep processes ready since the first start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ui.notebook.kernels import CellResult, Kernel
 from tests.waiting import until
 
 PARKED = "ignite_tf_magic.runs.parked"
-# Trains a step with all workers, and tells whether its process was there before the run.
+# Trains one step with all workers, and reports whether its process existed before the run.
 SCRIPT = """
 import sys
 import keras
@@ -73,7 +73,7 @@ def test_the_second_start_is_warm_and_nothing_stays_when_the_kernel_ends(kernel,
     second = trained(kernel, digits)
     assert second.pop("is_warm") is True
     assert first == second == {"argv": ["a", "b"], "main": "__main__"}
-    # Those of the second run are used up; others take their place.
+    # The second run used up the parked processes. New ones take their place.
     until(lambda: len(waiting.symmetric_difference(parked(home))) == 4, what=lambda: parked(home))
     kernel.close()
     until(lambda: not parked(home), what=lambda: parked(home))

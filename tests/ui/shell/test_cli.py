@@ -1,4 +1,4 @@
-"""The command `ignite-tf` as a process: its answers, its exit codes, what it imports."""
+"""Tests of the command `ignite-tf` as a process: output, exit codes, imports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def configured(home, ignite, monkeypatch):
-    """The shared cluster is the configured one."""
+    """Make the shared cluster the configured one."""
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     return ignite
 
@@ -253,7 +253,7 @@ def test_load_then_caches_then_sql(configured, tmp_path):
 
 
 def test_options_of_a_load_reach_the_file(configured, tmp_path, capsys):
-    """In one process: how a file is read has its tests in tests/data/test_files.py."""
+    """Runs in this process. tests/data/test_files.py tests how files are read."""
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,5;x;7\n2;;8\n"))
     words = ["--no-header", "--names", "price,word,n", "--decimal", ",", "--drop", "word"]
     assert main(["load", "CLI_MORE", str(tmp_path / "t.csv.gz"), "--replace", "--key", "n", *words]) == 0
@@ -322,7 +322,7 @@ def test_load_of_bad_input(configured):
 
 @pytest.mark.smoke
 def test_runs_from_a_shell(configured, client):
-    """A run of this process is listed, shown and stopped by another."""
+    """Another process lists, shows and stops a run of this process."""
     from ignite_tf_magic.protocol.messages import CacheConfig
 
     cache = client.get_or_create_cache(CacheConfig(name="CLI_RUN", backups=1))
@@ -348,7 +348,7 @@ def test_runs_from_a_shell(configured, client):
 
 
 def _listed() -> dict[str, dict]:
-    """Return what `ps` tells, by run: other tests' runs in the same cluster are listed, too."""
+    """Return the runs that `ps` lists, by id. Runs of other tests in the same cluster are among them."""
     return {each["id"]: each for each in json.loads(ignite_tf("ps", "--json").stdout)}
 
 
@@ -407,7 +407,7 @@ def test_closed_pipe_is_no_traceback(configured, client):
 
 @pytest.mark.nightly
 def test_local_up_status_down(home):
-    """The names others rely on: host, port, pid and log of each node, alone on standard output.
+    """Other programs rely on these names: host, port, pid and log of each node. Standard output has nothing else.
 
     Nightly. Shorter: tests/embedded/test_embedded_cluster.py::test_up_reuse_and_down_leave_nothing
     """
@@ -419,7 +419,7 @@ def test_local_up_status_down(home):
         assert Path(node["log"]).is_file()
         assert json.loads(ignite_tf("local", "status", "--json").stdout) == [node]
         assert f"127.0.0.1:{node['port']}" in ignite_tf("local", "status").stdout
-        assert "no caches" in ignite_tf("caches").stdout  # an embedded cluster that runs is used
+        assert "no caches" in ignite_tf("caches").stdout  # a running embedded cluster is used automatically
     finally:
         down = ignite_tf("local", "down")
     assert "1 Ignite node stopped" in down.stdout
@@ -427,7 +427,7 @@ def test_local_up_status_down(home):
 
 
 def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):
-    """The whole demo, on nodes that run already; it tells where everything is."""
+    """Runs the whole demo on running nodes. Its output says where everything is."""
     home.mkdir(mode=0o700)
     (home / "embedded").symlink_to(ignite.home)
     done = subprocess.run(command("demo"), capture_output=True, text=True, timeout=500)
@@ -448,7 +448,7 @@ def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):
         for output in cell.get("outputs", [])
         if "image/png" in output.get("data", {})
     ]
-    assert len(pictures) == 2  # its own, and the live chart
+    assert len(pictures) == 2  # the demo's own picture and the live chart
 
 
 def test_packaged_quick_start_is_the_one_in_notebooks():

@@ -1,4 +1,4 @@
-"""Tab in real shells on a terminal, beside caches whose names are programs, patterns and orders to a terminal."""
+"""Tests of completion in real shells on a terminal; names of caches contain commands, patterns and control codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if sys.platform == "win32":
     pytest.skip("terminals of this kind are POSIX's", allow_module_level=True)
 import pty
 
-HIT = "hit"  # the file that a name makes when it is run
+HIT = "hit"  # created if a shell executes a name
 NAMES = [
     f"HA$(touch {HIT})",
     f"HB;touch {HIT};(touch {HIT})&touch {HIT}|cat>{HIT}",
@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 class Terminal:
-    """A shell that somebody types into, and what it has written."""
+    """A shell in a pseudo-terminal: types into it and collects its output."""
 
     def __init__(self, argv):
         self.pid, self._fd = pty.fork()
@@ -55,7 +55,7 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def read(self):
-        """Take what has been written, so that the shell never waits for somebody who reads."""
+        """Collect the output so far; otherwise the shell would block when the buffer is full."""
         while select.select([self._fd], [], [], 0)[0]:
             try:
                 self.written += os.read(self._fd, 1 << 16)
@@ -84,7 +84,7 @@ def hostile_caches(tmp_path, ignite, monkeypatch):
 
 @pytest.fixture
 def work(tmp_path, monkeypatch):
-    """A directory to work in, where `ignite-tf` completes as ours does, and else notes what it was given."""
+    """A working directory. `ignite-tf` there completes as the real one does, but otherwise only notes its arguments."""
     bin_directory, work = tmp_path / "bin", tmp_path / "work"
     bin_directory.mkdir()
     work.mkdir()
@@ -109,7 +109,7 @@ def test_a_name_that_is_completed_is_one_word_and_runs_nothing(hostile_caches, w
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     told = work.parent / "told"
-    if shell != "fish":  # which offers files beside
+    if shell != "fish":  # fish would offer files, too
         (work / "HDfile").touch()
     terminal = Terminal(COMMANDS[shell])
     try:

@@ -1,4 +1,4 @@
-"""`ignite-tf doctor` where all workers are on this machine: who else reaches what they listen at."""
+"""Tests of `ignite-tf doctor` with all workers on this machine: can other machines reach their ports?"""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def exposure(tmp_path, ignite, monkeypatch, capsys):
 
 
 def test_an_address_that_others_know_is_warned_of(exposure, monkeypatch):
-    monkeypatch.setattr(loopback, "library", lambda: None)  # as where there was no compiler
-    with socket.create_server(("", 0), family=socket.AF_INET) as server:  # as workers' servers listen
+    monkeypatch.setattr(loopback, "library", lambda: None)  # as if there was no compiler
+    with socket.create_server(("", 0), family=socket.AF_INET) as server:  # like servers of workers
         for address in doctor_module._outward_addresses():
             if ":" not in address:
                 socket.create_connection((address, server.getsockname()[1]), 10).close()

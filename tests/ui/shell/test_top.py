@@ -1,4 +1,4 @@
-"""`ignite-tf top` in textual's own terminal, on a real cluster."""
+"""Tests of `ignite-tf top` in textual's test terminal, on a real cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configured(tmp_path, ignite, client, monkeypatch):
 
 
 async def seen(pilot, condition, what):
-    """Wait until the screen is so."""
+    """Wait until a condition on the screen is true."""
     for _ in range(3000):
         if condition():
             return
