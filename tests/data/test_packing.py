@@ -422,14 +422,14 @@ def compressed(entry: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda fields: {"PACKED_ROWS": fields["PACKED_ROWS"][:-40]}, "no packed rows that can be read"),
-        (lambda fields: {"PACKED_ROWS": b"\x07" * 300}, "no packed rows that can be read"),
-        (lambda fields: {"PACKED_ROWS": b""}, "no packed rows that can be read"),
-        (lambda fields: {"NUM_ROWS": Int(fields["NUM_ROWS"] + 1)}, "rows, and says"),
+        (lambda fields: {"PACKED_ROWS": fields["PACKED_ROWS"][:-40]}, "packed rows that cannot be read"),
+        (lambda fields: {"PACKED_ROWS": b"\x07" * 300}, "packed rows that cannot be read"),
+        (lambda fields: {"PACKED_ROWS": b""}, "packed rows that cannot be read"),
+        (lambda fields: {"NUM_ROWS": Int(fields["NUM_ROWS"] + 1)}, "rows, but states"),
         (of_others(val_x=pa.array([1])), "key is not there"),
-        (of_others(key=pa.array([1]), val_x=pa.array([1.5])), "val.x is double, and int64 there"),
+        (of_others(key=pa.array([1]), val_x=pa.array([1.5])), "val.x is double instead of int64"),
         (of_others(key=pa.array([1]), val_x=pa.array([None], pa.int64())), "nulls in val.x"),
-        (lambda fields: {"PACKED_ROWS": head_of(fields["PACKED_ROWS"])}, "no packed rows that can be read"),
+        (lambda fields: {"PACKED_ROWS": head_of(fields["PACKED_ROWS"])}, "packed rows that cannot be read"),
         (
             of_others(COMPRESSED, key=pa.array([1]), val_x=pa.array([1])),
             "compressed batches or extension types",
@@ -510,6 +510,6 @@ def test_rows_are_counted_by_two_entries(session):
     assert sum(of_each.values()) == count.rows(cache.size(), None) == ROWS
     for lost in (17, 0):
         cache.remove(lost)
-        with pytest.raises(SchemaError, match="nobody knows how many rows they hold"):
+        with pytest.raises(SchemaError, match="so their number is unknown"):
             packed_count(cache, cache.size())
     assert [each.rows for each in session.caches() if each.name == PACKED] == [cache.size()]

@@ -183,7 +183,7 @@ def test_texts_are_values(wide):
         (" -- nothing", (), ConfigError, "write one condition"),
         ("", (), ConfigError, "write one condition"),
         ("label IN (select 3)", (), ConfigError, "a SELECT in it"),
-        ("label = ?", (object(),), QueryError, "no SQL form"),
+        ("label = ?", (object(),), QueryError, "cannot be sent to SQL"),
         (None, (1,), ConfigError, "where_args"),
     ],
 )
