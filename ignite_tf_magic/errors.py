@@ -146,7 +146,7 @@ class CacheExists(IgniteTfError):
 
     def __init__(self, cache: str, rows: int, advice: str | None = None) -> None:
         of_load = (
-            "load into another one, replace it, or give it more: ignite-tf load --replace, --append or --upsert; "
+            "load into another one, replace it, or add rows: ignite-tf load --replace, --append or --upsert; "
             "load(..., replace=True)"
         )
         super().__init__(f"cache {cache!r} exists and has {rows:,} rows; {advice or of_load}")
@@ -163,7 +163,7 @@ class KeysExist(IgniteTfError):
 
     def __init__(self, cache: str, keys: str) -> None:
         super().__init__(
-            f"cache {cache!r} has rows with keys of those to be loaded, and nothing was written; the first: {keys}. "
+            f"cache {cache!r} has rows with some of the keys to be loaded, and nothing was written; the first: {keys}. "
             "Leave them out, or write over them: ignite-tf load --upsert, load(..., upsert=True)"
         )
         self.cache = cache

@@ -195,9 +195,9 @@ def test_what_cannot_be_done_with_a_packed_cache(session):
     session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
     with pytest.raises(CacheExists):
         session.load(PACKED, {"x": np.arange(3)}, packed=True)
-    with pytest.raises(ConfigError, match="appended to no cache"):
+    with pytest.raises(ConfigError, match="cannot be appended to a cache"):
         session.load(PACKED, {"x": np.arange(3)}, packed=True, append=True)
-    with pytest.raises(ConfigError, match="upserted to no cache"):
+    with pytest.raises(ConfigError, match="cannot be upserted to a cache"):
         session.load(PACKED, {"x": np.arange(3), "y": np.arange(3)}, key="x", packed=True, upsert=True)
     with pytest.raises(SourceError, match="do not fit table"):
         session.load(PACKED, {"x": np.arange(3)}, append=True)
