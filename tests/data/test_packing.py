@@ -176,7 +176,7 @@ def test_a_packing_that_ended_is_gone_on_with(session):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"where": "x < 3"}, ConfigError, "where= cannot be had"),
+        ({"where": "x < 3"}, ConfigError, "where= cannot be used"),
         ({"fill": {"x": 0}}, ConfigError, "fill="),
         ({"nulls": "mask"}, ConfigError, "nulls="),
         ({"variable": ["x"]}, ConfigError, "variable="),
