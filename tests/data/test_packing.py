@@ -483,7 +483,7 @@ def test_an_entry_that_is_gone_is_missed(session):
     session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
     dataset = IgniteDataset(PACKED)
     session.client.cache(PACKED).remove(17)
-    with pytest.raises(Exception, match="had 140 entries of packed rows here .* and 139 were read"):
+    with pytest.raises(Exception, match="had 140 entries of packed rows here .* but 139 were read"):
         rows_of(dataset)
 
 
