@@ -146,7 +146,7 @@ class CacheExists(IgniteTfError):
 
     def __init__(self, cache: str, rows: int, advice: str | None = None) -> None:
         of_load = (
-            "load into another one, replace it, or give it more: ignite-tf load --replace, --append or --upsert; "
+            "load into another one, replace it, or add rows: ignite-tf load --replace, --append or --upsert; "
             "load(..., replace=True)"
         )
         super().__init__(f"cache {cache!r} exists and has {rows:,} rows; {advice or of_load}")
@@ -163,7 +163,7 @@ class KeysExist(IgniteTfError):
 
     def __init__(self, cache: str, keys: str) -> None:
         super().__init__(
-            f"cache {cache!r} has rows with keys of those to be loaded, and nothing was written; the first: {keys}. "
+            f"cache {cache!r} has rows with some of the keys to be loaded, and nothing was written; the first: {keys}. "
             "Leave them out, or write over them: ignite-tf load --upsert, load(..., upsert=True)"
         )
         self.cache = cache
@@ -411,7 +411,7 @@ class RecordChanged(IgniteTfError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"the record of run {run_id} was written by another process meanwhile; read it again and decide anew"
+            f"the record of run {run_id} was written by another process meanwhile; read it again, then retry"
         )
         self.run_id = run_id
 
@@ -427,7 +427,7 @@ class RecordDamaged(IgniteTfError, ValueError):
         super().__init__(
             words
             or f"row {key!r} of cache {cache} is not the record of a run; "
-            "the runs' hosts have it: it is written anew when they are asked"
+            "the runs' hosts keep the record, and write it again when they are asked"
         )
         self.run_id = run_id
 
@@ -444,9 +444,9 @@ class RecordForged(RecordDamaged):
             run_id,
             key,
             cache,
-            f"row {key!r} of cache {cache} was not written by this run's hosts nor by who has submitted it: it does "
-            "not have the run's seal. Nothing that it says is done; the run's hosts put their own record back. Whoever "
-            "reaches the port of an Ignite node can write there: see docs/security.md",
+            f"row {key!r} of cache {cache} was not written by this run's hosts or its submitter: it is not signed "
+            "with the run's key. It is ignored, and the run's hosts restore their own record. Anyone who reaches the "
+            "port of an Ignite node can write there: see docs/security.md",
         )
         self.record = record
 

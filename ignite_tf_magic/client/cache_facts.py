@@ -120,8 +120,8 @@ def update_facts(client: Client, cache: str, change: Callable[[Facts], Facts | N
 
     if wait_for(attempt, PATIENCE_S) is None:
         raise DeadlineExceeded(
-            f"what is known of cache {cache!r} could not be written to cache {CACHE} for {PATIENCE_S:g} s; "
-            f"the last attempt: {failure or 'others change it all the time'}. Look at the nodes' logs, then repeat"
+            f"the record of cache {cache!r} could not be written to cache {CACHE} for {PATIENCE_S:g} s; "
+            f"the last attempt: {failure or 'other processes keep changing it'}. Look at the nodes' logs, then repeat"
         )
 
 
@@ -163,8 +163,7 @@ def change_mark(client: Client, cache: str, old: LoadMark | None, new: LoadMark)
     if taken:
         check_complete(client, cache)
         raise IgniteTfError(
-            f"another load into cache {cache!r} has begun and ended while this one went on; look at its rows, and load "
-            "again"
+            f"another load into cache {cache!r} began and ended during this one; check its rows, and load again"
         )
 
 

@@ -241,7 +241,7 @@ class CacheScan:
         words = failure.server_message
         if any(word in words for word in _LOST):
             lost = list(self._pending)
-            raise PartitionsLost(self._cache.name, lost, f"the cluster says so: {words}") from failure
+            raise PartitionsLost(self._cache.name, lost, f"the cluster reports: {words}") from failure
         if failure.status == Status.CACHE_DOES_NOT_EXIST:
             raise CacheNotFound(self._cache.name, (), 1) from failure
         if not any(word in words for word in _TRANSIENT):

@@ -122,7 +122,7 @@ class Client(Closing):
 
         if wait_for(place, _JOIN_TIMEOUT_S) is None:
             raise ConnectionFailed(
-                f"an Ignite node answers and has not joined its cluster for {_JOIN_TIMEOUT_S:g} s; look at its log"
+                f"an Ignite node answers but has not joined its cluster for {_JOIN_TIMEOUT_S:g} s; look at its log"
             )
 
     def destroy_cache(self, name: str) -> None:
@@ -347,8 +347,8 @@ class Cache:
             found = wait_for(self._ask_partition_map, _PARTITION_MAP_TIMEOUT_S)
         if found is None:
             raise IgniteTfError(
-                f"the cluster gave no partition map of cache {self.name!r} for "
-                f"{_PARTITION_MAP_TIMEOUT_S:g} s; a topology change does not end. Look at the nodes' logs"
+                f"the cluster sent no partition map of cache {self.name!r} for "
+                f"{_PARTITION_MAP_TIMEOUT_S:g} s; a topology change does not finish. Look at the nodes' logs"
             )
         return found
 

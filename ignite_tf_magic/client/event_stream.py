@@ -105,7 +105,7 @@ class EventStream(Closing):
         end: IgniteTfError = ConnectionLost(str(self._channel.endpoint), "the receiving thread failed")
         try:
             self._receive_all()
-            end = ConnectionLost(str(self._channel.endpoint), "it gives no sign of life")
+            end = ConnectionLost(str(self._channel.endpoint), "it does not answer")
         except IgniteTfError as error:
             end = error
         finally:  # always wake a thread that waits in `take`
@@ -142,7 +142,7 @@ class EventStream(Closing):
         if notification.status:
             raise ServerError(notification.status, operation.name.lower(), notification.message)
         if notification.operation != operation:
-            raise RemoteProtocolError(f"a continuous query told of operation {notification.operation}")
+            raise RemoteProtocolError(f"a continuous query sent operation {notification.operation}")
         with self._changed:
             if self._waiting and self._waiting_bytes + len(notification.payload) > self._room_bytes:
                 raise FellBehind(f"{self._waiting_bytes} bytes of changes were waiting to be taken")

@@ -235,7 +235,7 @@ class Follow(Closing):
                 self._cache.name,
                 lost,
                 f"{departed} of {len(before.nodes)} nodes left while it was followed, and it keeps {before.backups} "
-                "backups. Rows that had not come are gone; load them again, into a cache with more backups",
+                "backups. Rows not yet delivered are lost; load them again, into a cache with more backups",
             )
         return baseline
 

@@ -92,8 +92,8 @@ class NewsFilter:
         key = read_value(Reader(rows, start))
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
             raise SchemaError(
-                f"cache {self._cache!r} is to be followed after key {self._after}, and has a row with key {key!r}; "
-                "only whole numbers have an order to go on by. Follow it without `after`"
+                f"cache {self._cache!r} cannot be followed after key {self._after}: it has a row with key {key!r}, and "
+                "only whole numbers are ordered. Follow it without `after`"
             )
         return int(key)
 

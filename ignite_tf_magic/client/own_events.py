@@ -30,7 +30,11 @@ class PartitionFilter:
 
     def __init__(self, cache: str, partitions: Collection[int], dealt: PartitionMap) -> None:
         if not (dealt.partitioned and dealt.default_affinity):
-            why = "does not deal keys as Ignite does by default" if dealt.partitioned else "is replicated"
+            why = (
+                "does not map keys to partitions as Ignite does by default"
+                if dealt.partitioned
+                else "is replicated"
+            )
             raise ConfigError(
                 f"cache {cache!r} {why}, so only its nodes know the partition of a key: follow all of its partitions"
             )
@@ -62,7 +66,7 @@ class PartitionFilter:
         key = read_value(Reader(encoded))
         if isinstance(key, bool | np.bool_) or not isinstance(key, int | np.integer | str | uuid.UUID):
             raise SchemaError(
-                f"cache {self._cache!r} is to be followed by partition, and has a row with key {key!r}; only of whole "
-                "numbers, text and UUIDs is it known here to which partition they belong. Follow all partitions"
+                f"cache {self._cache!r} cannot be followed by partition: it has a row with key {key!r}, and only the "
+                "partitions of whole numbers, text and UUIDs are known here. Follow all partitions"
             )
         return key_hash(key)

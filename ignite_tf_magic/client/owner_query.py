@@ -125,7 +125,7 @@ class OwnerQuery:
         """
         if Feature.QUERY_PARTITIONS not in self._channel.features:
             raise IgniteTfError(
-                f"the Ignite node at {self._channel.endpoint} cannot run a statement over some partitions alone; "
+                f"the Ignite node at {self._channel.endpoint} cannot query single partitions; "
                 "Ignite 2.12 or later can"
             )
         piece = self._ask_for_piece()

@@ -24,8 +24,7 @@ def arrow() -> Any:
         import pyarrow.ipc
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "rows that are packed are in Arrow's format, and this Python has no pyarrow: pip install "
-            "'ignite_tf_magic[data]'"
+            "packed rows are in Arrow's format, which needs pyarrow: pip install 'ignite_tf_magic[data]'"
         ) from error
     return pa
 
@@ -103,14 +102,14 @@ class ColumnForm:
             values = column.to_numpy(zero_copy_only=False)
         size = num_items * math.prod(self.row_shape)
         if values.dtype != self.dtype or len(values) != size:
-            raise SchemaError(f"{where} has other items in {self.name} than its schema says")
+            raise SchemaError(f"{where} has items in {self.name} that do not match its schema")
         if self.row_shape:
             values = values.reshape(num_items, *self.row_shape)
         return RaggedColumn(values, tuple(lengths)) if lengths else values
 
     def _refuse_nulls(self, column: Any, where: str) -> None:
         if column.null_count:
-            raise SchemaError(f"{where} has nulls in {self.name}, which packed rows have not")
+            raise SchemaError(f"{where} has nulls in {self.name}, which packed rows cannot have")
 
     def part(self, column: Any, cache: str) -> Any:
         """Return rows in the form in which a chunk stores variable lengths. Copies all data out of the entry."""

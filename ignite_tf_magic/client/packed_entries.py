@@ -74,8 +74,8 @@ def packed_count(cache: Cache, num_entries: int) -> PackedCount:
     partitions = partitions_of_entries(num_entries, partition_map)
     if not is_whole or len(found) < len({0, last}) or (partition_map.partitioned and partitions is None):
         raise SchemaError(
-            f"the entries of cache {cache.name!r} hold packed rows, and are not those that a load has written: nobody "
-            "knows how many rows they hold. Pack the rows again"
+            f"the packed rows of cache {cache.name!r} are not those that a load has written, so their number is "
+            "unknown. Pack the rows again"
         )
     first_rows, last_rows = (int(found[key].fields[NUM_ROWS]) for key in (0, last))
     return PackedCount(first_rows, last_rows, WHOLE_CACHE if partitions is None else int(partitions[-1]))

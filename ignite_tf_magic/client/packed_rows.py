@@ -129,7 +129,7 @@ def read_layout(entry: Packed, where: str) -> RowLayout:
         with pa.ipc.open_stream(entry) as stream:
             return layout_from_json(json.loads((stream.schema.metadata or {})[_LAYOUT]))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise SchemaError(f"{where} holds no packed rows that can be read: {error!r}") from error
+        raise SchemaError(f"{where} holds packed rows that cannot be read: {error!r}") from error
 
 
 class EntryReader:
@@ -160,9 +160,9 @@ class EntryReader:
             batch = self._batch_of(entry, where)
             batch.validate(full=not self._has_fixed_rows)
         except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-            raise SchemaError(f"{where} holds no packed rows that can be read: {error}") from error
+            raise SchemaError(f"{where} holds packed rows that cannot be read: {error}") from error
         if batch.num_rows != num_rows:
-            raise SchemaError(f"{where} holds {batch.num_rows} rows, and says {num_rows}")
+            raise SchemaError(f"{where} holds {batch.num_rows} rows, but states {num_rows}")
         return [
             form.from_arrow(column, where) if form.is_fixed else column
             for form, column in zip(self.forms, map(batch.column, self._places), strict=True)
@@ -203,7 +203,7 @@ class EntryReader:
             found = schema.field(place).type if place >= 0 else "not there"
             if found != form.type:
                 raise SchemaError(
-                    f"{where} has other rows than those sampled: {form.name} is {found}, and {form.type} there; pack "
+                    f"{where} differs from the rows sampled: {form.name} is {found} instead of {form.type}; pack "
                     "rows of one kind into a cache"
                 )
         self._schema, self._head = schema, schema.serialize().to_pybytes()

@@ -163,10 +163,10 @@ class RegionWatch:
         if left:
             self._has_warned = True
             warnings.warn(
-                f"{', '.join(left)}: it was asked how full its data region is, and answered: "
-                f"{next(iter(left.values()))[:_ERROR_SHOWN]}. The load goes on unguarded there: a node whose region is "
-                "full ends, with all its caches. Look at its metrics yourself, or let it be asked: by SQL, which needs "
-                "Ignite's module ignite-indexing, on its port for clients",
+                f"cannot check how full the data region of {', '.join(left)} is: "
+                f"{next(iter(left.values()))[:_ERROR_SHOWN]}. The load continues without this check: a node whose "
+                "region is full ends, with all its caches. Look at its metrics yourself, or allow SQL on its client "
+                "port, which needs Ignite's module ignite-indexing",
                 stacklevel=5,
             )
 
@@ -184,8 +184,8 @@ def _where(node: Node) -> str:
 def _described(use: RegionUse, num_bytes: int, free: float) -> str:
     return (
         f"the Ignite node at {_where(use.node)} has filled {use.used_bytes / _MIB:,.0f} of the "
-        f"{use.max_bytes / _MIB:,.0f} MiB of its data region; {num_bytes / _MIB:,.1f} MiB more were to be written, and "
-        f"{free / _MIB:,.1f} may be, as a node whose region is full ends, with all its caches. Remove caches or files "
+        f"{use.max_bytes / _MIB:,.0f} MiB of its data region; {num_bytes / _MIB:,.1f} MiB more would be written, but "
+        f"only {free / _MIB:,.1f} may: a node whose region is full ends, with all its caches. Remove caches or files "
         "(ignite-tf sql 'DROP TABLE ...' of a CREATE TABLE, else session.client.destroy_cache(NAME); ignite-tf fs rm; "
         "ignite-tf prune), add nodes, or give them a larger data region (maxSize; ignite-tf local up --region)"
     )

@@ -20,7 +20,7 @@ from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 T = TypeVar("T")
-_NOT_SENT = "it means this machine to us, which no configured address does: it was not sent the password"
+_NOT_SENT = "it is an address of this machine, but no configured address is: the password was not sent to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Router:
                 return channel
             channel.close()
             reasons.append(f"{endpoint}: another node answers there")
-        raise ConnectionFailed(f"no way to Ignite node {node.node_id}: " + "; ".join(reasons))
+        raise ConnectionFailed(f"cannot reach Ignite node {node.node_id}: " + "; ".join(reasons))
 
     def all_answer(self, node_ids: Iterable[uuid.UUID]) -> bool:
         """Return whether every node accepts connections. The cluster lists a killed node for a moment."""
@@ -200,7 +200,7 @@ class Router:
     def _control_channel(self) -> Channel:
         with self._lock:
             if self._is_closed:
-                raise ConnectionFailed("this client of Ignite has been closed; connect anew")
+                raise ConnectionFailed("this Ignite client has been closed; connect again")
             if self._control is None:
                 self._control = self._connect_any()
             return self._control

@@ -150,8 +150,8 @@ def evidence_of_loss(known: RowCount | None, baseline: Baseline, rows_of: Mappin
     copies = f"{baseline.backups or 'no'} backup{'s' * (baseline.backups != 1)}"
     where = f": {len(emptied)} partitions have no rows any more ({_some(emptied)})" if emptied else ""
     return (
-        f"and had {known.rows:,} at {known.when}. Since then {len(gone)} of {len(known.nodes)} nodes went, for good or "
-        f"to be started anew, and it keeps {copies}{where}"
+        f"and had {known.rows:,} at {known.when}. Since then {len(gone)} of {len(known.nodes)} nodes left or "
+        f"restarted, and it keeps {copies}{where}"
     )
 
 
@@ -195,7 +195,7 @@ def _bare_node(baseline: Baseline, rows_of: Mapping[int, int]) -> str:
         if num_filled * math.log1p(-share) < math.log(_CHANCE):
             return (
                 f"and node {node} has no row in any of its {len(partitions)} partitions, while {num_filled} partitions "
-                "of other nodes have: it was started anew and has come back empty"
+                "of other nodes have rows: it restarted and is empty"
             )
     return ""
 
@@ -213,8 +213,8 @@ def _sparse(cache: str, rows_of: Mapping[int, int]) -> list[str]:
         return []
     return [
         f"cache {cache!r} has {rows:,} rows, and {num_empty:,} of its {len(rows_of):,} partitions have none. That is "
-        "as it should be if few affinity keys gather the rows; else they went with a node that is lost. Nobody has "
-        "counted this cache before, so that nothing tells which"
+        "normal if the rows have few affinity keys; otherwise rows were lost with a node. This cache was not counted "
+        "before, so the cause is unknown"
     ]
 
 

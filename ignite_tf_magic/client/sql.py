@@ -191,6 +191,6 @@ def as_argument(value: Any) -> Any:
     ):
         return value
     raise QueryError(
-        f"an argument of type {type(value).__name__} has no SQL form; give a number, str, bytes, Decimal, "
+        f"an argument of type {type(value).__name__} cannot be sent to SQL; pass a number, str, bytes, Decimal, "
         "UUID, date, time, datetime or None"
     )

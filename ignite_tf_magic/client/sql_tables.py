@@ -113,7 +113,7 @@ def table_of(query: Query, cache: Cache) -> tuple[CacheTable | None, str]:
     try:
         tables = query(_TABLES, [cache.name]).rows
     except QueryError as error:  # a cluster without SQL, or one that denies this user the views
-        return None, f"the cluster tells nothing of SQL tables: {str(error).splitlines()[0]}"
+        return None, f"the cluster does not list its SQL tables: {str(error).splitlines()[0]}"
     names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table, *_ in tables]
     if len(tables) != 1:
         return None, f"it has several SQL tables: {', '.join(names)}" if tables else "it has no SQL table"
@@ -122,7 +122,7 @@ def table_of(query: Query, cache: Cache) -> tuple[CacheTable | None, str]:
     # the whole value as NOT NULL.
     entity = cache.config().only_table
     if entity is None:
-        return None, "its SQL table was made or dropped at this moment"
+        return None, "its SQL table was just created or dropped"
     paths = {**_WHOLE, **{field.column: entity.path_of(field) for field in entity.fields}}
     columns = tuple(
         TableColumn(

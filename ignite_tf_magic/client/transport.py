@@ -68,8 +68,8 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
         ) from error
     if not (options.check_hostname or is_named):
         raise ConfigError(
-            "check_hostname = false would take any certificate of any authority that this system trusts for a node's, "
-            "and send it the password; name the authority of the nodes' certificates as cafile"
+            "check_hostname = false would accept any certificate that this system trusts, and send the password to its "
+            "holder; name the authority of the nodes' certificates as cafile"
         )
     context.check_hostname = options.check_hostname
     return context

@@ -112,7 +112,7 @@ class Addition:
             check_complete(self._client, name)
         elif known is None or known.state is LoadState.COMPLETE:
             if known is None or known.source != self._rows.digest:
-                raise LoadNotResumed(f"cache {name!r} has no load that was not finished; leave --resume out")
+                raise LoadNotResumed(f"cache {name!r} has no unfinished load; leave --resume out")
             return self._backups
         else:
             check_same(name, known, self._rows)

@@ -131,7 +131,7 @@ def _existing(path: Path, asked: Path) -> Path:
     for candidate in (path, other):
         if candidate.is_file():
             return candidate
-    raise SourceError(f"cannot load {str(asked)!r}: its other half, {path.name!r}, is not beside it")
+    raise SourceError(f"cannot load {str(asked)!r}: its other half, {path.name!r}, is not in the same folder")
 
 
 def _read_idx(path: Path) -> NDArray[Any]:

@@ -189,4 +189,6 @@ def _stacked_pictures(name: str, rows: NDArray[Any]) -> SourceColumn:
     try:
         return primitive(name, np.stack(list(rows)))
     except ValueError as error:
-        raise SourceError(f"column {name!r} holds pictures of different sizes; bring them to one") from error
+        raise SourceError(
+            f"column {name!r} holds images of different sizes; resize them to one size"
+        ) from error

@@ -87,7 +87,7 @@ def _column(name: str, array: Any) -> SourceColumn:
     if pt.is_date(kind):
         return column_of(name, array.to_pylist(), "date")
     raise SourceError(
-        f"column {name!r} is of Arrow's type {kind}, which has no form in a cache; convert it first"
+        f"column {name!r} is of Arrow's type {kind}, which a cache cannot store; convert it first"
     )
 
 
@@ -126,7 +126,7 @@ def _times_of_day(array: Any) -> SourceColumn:
         millis, rest = divmod(ticks, per_milli)
         if rest:
             rejects[row] = (
-                f"a time with parts of a millisecond ({ticks} {array.type.unit} of the day), which TIME has not"
+                f"a time with parts of a millisecond ({ticks} {array.type.unit} of the day), which TIME cannot hold"
             )
             continue
         seconds, part = divmod(millis, per_second)

@@ -85,7 +85,7 @@ class CheckedRows:
         self._refused.check()
         if not self.num_rows:
             raise SourceError(
-                f"all {self.num_rejected:,} rows of {name} have no form in a cache; nothing was loaded"
+                f"all {self.num_rejected:,} rows of {name} cannot be stored in a cache; nothing was loaded"
             )
         if key:
             self._refuse_repeated(keys)
@@ -117,7 +117,7 @@ class CheckedRows:
         lengths = {name: len(column) for name, column in batch.items()}
         if len(set(lengths.values())) > 1:
             listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-            raise SourceError(f"columns of {self.name} must have one length, found {listed}")
+            raise SourceError(f"columns of {self.name} must have the same length, found {listed}")
         if self.num_rows:
             return
         check_names(self.name, list(batch))
@@ -182,8 +182,8 @@ class CheckedRows:
             first += len(chunk)
         raise SourceError(
             f"column{'s' if len(self._key) > 1 else ''} {', '.join(map(repr, self._key))} cannot be the key: {count} "
-            f"of its {self.num_rows} values are repeated, and rows with one key replace each other; the first{shown} "
-            f"stands in rows {other} and {row}"
+            f"of its {self.num_rows} values are repeated, and rows with the same key replace each other; the "
+            f"first{shown} is in rows {other} and {row}"
         )
 
 
@@ -309,7 +309,7 @@ class _RowRefusals:
         if self.count and self._file is None:
             more = f", and {self.count - _SHOWN:,} more" if self.count > _SHOWN else ""
             raise SourceError(
-                f"{self.count:,} rows of {self._source} have no form in a cache, and nothing was loaded: "
+                f"{self.count:,} rows of {self._source} cannot be stored in a cache, and nothing was loaded: "
                 f"{'; '.join(self._first)}{more}. To leave such rows out, and have them in a file: --rejects FILE"
             )
 
@@ -351,4 +351,4 @@ def _opened(path: Path | None) -> IO[str] | None:
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
-        raise SourceError(f"rows without a form cannot be written to {str(path)!r}: {error}") from error
+        raise SourceError(f"the rejected rows cannot be written to {str(path)!r}: {error}") from error

@@ -119,9 +119,7 @@ def check_names(source: str, names: Sequence[str]) -> None:
                 f"column {name!a} of {source} has half a character (a lone surrogate); rename it"
             )
         if name.upper() in ("_KEY", "_VAL"):
-            raise SourceError(
-                f"column {name!r} of {source} has a name that Ignite keeps for itself; rename it"
-            )
+            raise SourceError(f"column {name!r} of {source} has a name that Ignite reserves; rename it")
         other = folded.setdefault(name.upper(), name)  # as SQL folds names
         if other != name:
             raise SourceError(f"columns {other!r} and {name!r} of {source} differ by case only; rename one")

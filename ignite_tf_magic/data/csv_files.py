@@ -95,7 +95,7 @@ class CsvFile:
             if number is not None:
                 raise SourceError(
                     f"the first line of {str(self._path)!r} seems to be a row: a column would be called {number!r}. "
-                    "Say --no-header (or --names NAME,NAME,...), or --header if it holds the names"
+                    "Pass --no-header (or --names NAME,NAME,...), or --header if it holds the names"
                 )
         # The name that pandas gives to an index that its to_csv() wrote without a name.
         return unique_names([name or f"Unnamed: {position}" for position, name in enumerate(names)])

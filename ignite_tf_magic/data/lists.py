@@ -74,7 +74,7 @@ def list_column(name: str, values: Sequence[Any], items: str | None = None) -> S
         except ValueError as error:
             rejects[row] = str(error)
         except TypeError:
-            rejects[row] = f"no list of {kind}, as most rows of column {name!r} are; convert it first"
+            rejects[row] = f"not a list of {kind}, unlike most rows of column {name!r}; convert it first"
     if kind in ("text", "list"):
         return SourceColumn(made, code=code, rejects=rejects)
     return _stacked(made, code, rejects)
@@ -142,7 +142,9 @@ def _number_list(value: Any, kind: str) -> NDArray[Any]:
             raise TypeError
         cast = value.astype(_dtype(kind), casting="same_kind")
         if value.dtype.kind in "iu" and cast.dtype.kind == "f" and (cast.astype(value.dtype) != value).any():
-            raise ValueError("a whole number that no float holds, in a list of floats; give text or Decimal")
+            raise ValueError(
+                "a whole number that no float can represent, in a list of floats; give text or Decimal"
+            )
         return _widened(cast)
     if isinstance(value, str | bytes) or any(isinstance(item, str) for item in value):
         raise TypeError

@@ -64,7 +64,7 @@ class LoadOutcome:
     def __str__(self) -> str:
         copies = {0: "without backups", 1: "with 1 backup"}.get(self.backups, f"with {self.backups} backups")
         left_out = (
-            f"; {self.rejected:,} rows have no form in a cache and were left out" if self.rejected else ""
+            f"; {self.rejected:,} rows cannot be stored in a cache and were left out" if self.rejected else ""
         )
         packed = "" if self.entries is None else f", packed into {self.entries:,} entries"
         return f"{self.rows:,} rows in cache {self.cache} ({copies}){packed}, written in {self.seconds:.1f} s{left_out}"

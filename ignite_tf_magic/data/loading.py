@@ -134,9 +134,7 @@ class _Load:
             self._gather()
             self._write()
         elif mark is None or mark.source != self._rows.digest:
-            raise LoadNotResumed(
-                f"cache {self._cache!r} has no load that was not finished; --replace loads it again"
-            )
+            raise LoadNotResumed(f"cache {self._cache!r} has no unfinished load; --replace loads it again")
 
     def _mark(self, name: str) -> LoadMark | None:
         return load_mark(read_facts(self._client, name))
@@ -175,8 +173,8 @@ class _Load:
                 _drop(self._client, self._spare)
             if isinstance(error, RegionFull):
                 raise RegionFull(
-                    f"cache {self._cache!r} stays as it is: the rows that are to replace its own have no room beside "
-                    "them. To do without the old ones, remove the cache first: "
+                    f"cache {self._cache!r} was not changed: there is not enough memory for the old and the new rows "
+                    "together. To give up the old rows, remove the cache first: "
                     f"session.client.destroy_cache({self._cache!r}). {error}"
                 ) from error
             raise
@@ -266,10 +264,10 @@ def check_table(client: Client, cache: str) -> None:
         CacheNameError: Another cache has the table, or no table can have that name.
     """
     if not cache or '"' in cache:
-        raise CacheNameError(f"{cache!r} is no name for a cache with an SQL table; give one without quotes")
+        raise CacheNameError(f"{cache!r} cannot name a cache with an SQL table; give a name without quotes")
     for table in list_tables(client.router):
         if table.is_public and table.table == folded_name(cache) and table.cache != cache:
             raise CacheNameError(
-                f"cache {cache!r} would have the SQL table {table.in_full}, which cache {table.cache!r} has; load into "
-                "a cache of another name, or give that one more rows: --append or --upsert"
+                f"cache {cache!r} needs the SQL table {table.in_full}, which belongs to cache {table.cache!r}; load "
+                f"into a cache of another name, or add the rows to {table.cache!r}: --append or --upsert"
             )

@@ -80,7 +80,7 @@ def load_packed(client: Client, cache: str, rows: UnpackedRows, options: LoadOpt
     """
     if options.way not in (LoadWay.NEW, LoadWay.REPLACE):
         raise ConfigError(
-            f"rows that are packed can be {options.way.value}ed to no cache: pack all of them again, with --replace"
+            f"packed rows cannot be {options.way.value}ed to a cache: pack all of them again, with --replace"
         )
     with _PackedFile(rows) as entries:
         total, progress = entries.num_rows, options.progress
@@ -112,7 +112,7 @@ def unpacked(cache: str, rows: CheckedRows) -> UnpackedRows:
     if finder.left_out:
         why = "; ".join(map(str, finder.left_out.values()))
         raise SchemaError(
-            f"nothing was loaded, as packed rows would be without {', '.join(finder.left_out)}: {why}"
+            f"nothing was loaded, because packed rows cannot hold {', '.join(finder.left_out)}: {why}"
         )
 
     def read() -> Generator[Sequence[Column], None, None]:
@@ -221,7 +221,7 @@ class _PackedFile(Closing):
         except OSError as error:
             raise SourceError(
                 f"the packed rows of {name} cannot be kept in {tempfile.gettempdir()} until they are written: "
-                f"{error.strerror}. Make room there, or name another directory by TMPDIR"
+                f"{error.strerror}. Make room there, or set TMPDIR to another directory"
             ) from error
 
 

@@ -158,12 +158,12 @@ def _json_object(line: str) -> Record:
     try:
         found = json.loads(line, object_pairs_hook=_pairs, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        return BadRecord(f"no JSON: {error}: {line.strip()[:_SHOWN]!a}")
+        return BadRecord(f"not JSON: {error}: {line.strip()[:_SHOWN]!a}")
     return found if isinstance(found, dict) else _no_object(line)
 
 
 def _no_object(text: str) -> BadRecord:
-    return BadRecord(f"no JSON object: {text.strip()[:_SHOWN]!a}")
+    return BadRecord(f"not a JSON object: {text.strip()[:_SHOWN]!a}")
 
 
 def _finite(text: str) -> float:
@@ -176,7 +176,7 @@ def _finite(text: str) -> float:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("an object has the same name twice")
     return found
 
 
@@ -187,7 +187,7 @@ def element_arrays(dataset: Any) -> dict[str, list[Any]]:
         SourceError: The dataset is infinite.
     """
     if int(dataset.cardinality()) == -1:
-        raise SourceError("the given dataset has no end; say how many rows are to be loaded: dataset.take(n)")
+        raise SourceError("the given dataset has no end; limit the number of its rows: dataset.take(n)")
     rows = [dict(_flattened("", _element(each))) for each in dataset.as_numpy_iterator()]
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 

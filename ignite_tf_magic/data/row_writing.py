@@ -123,9 +123,7 @@ def count_rows(cache: Cache, filled: set[int] | frozenset[int] | None, wanted: i
     nodes = client.nodes()
     rows = wait_for(lambda: size if (size := cache.size()) >= wanted else None, _RECOUNT_S)
     if rows is None:
-        evidence = (
-            f"and {wanted:,} were written: a node took some with it meanwhile, as it keeps {backups} backups"
-        )
+        evidence = f"but {wanted:,} were written: a node left with some, as the cache keeps {backups} backups"
         raise RowsLost(cache.name, cache.size(), evidence)
     count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled)
     note_count(client, cache.name, count)

@@ -129,7 +129,7 @@ def scalar_column(name: str, values: Sequence[Any], kind: str, *, parse: bool = 
 
 def other_kind(name: str, found: str | None, wanted: str) -> str:
     """Return the message that a value is of another kind than its column."""
-    return f"column {name!r} holds {listed({found or '', wanted})}, and can be of one kind only; convert it first"
+    return f"column {name!r} holds {listed({found or '', wanted})}, but must be of one kind; convert it first"
 
 
 def _joined(kind: str, made: list[Any], rejects: Mapping[int, str]) -> SourceColumn:
@@ -158,7 +158,7 @@ def _instants(made: list[tuple[int, int] | None], rejects: dict[int, str]) -> So
             found[row] = ticks
         else:
             rejects[row] = (
-                "a time outside of 1677 to 2262, which nanoseconds have, and others of the column have some"
+                "a time outside of 1677 to 2262, which nanoseconds cannot represent, and others of the column have some"
             )
     return SourceColumn(found.view("M8[ns]" if in_nanos else "M8[us]"), rejects=rejects)
 
@@ -225,7 +225,7 @@ def _float(value: Any, largest: float) -> float:
         )
     if isinstance(value, int | np.integer) and abs(int(value)) > FIRST_INEXACT and int(made) != value:
         raise ValueError(
-            f"the whole number {value}, which no float holds, in a column of floats; give text or Decimal"
+            f"the whole number {value}, which no float can represent, in a column of floats; give text or Decimal"
         )
     return made
 
@@ -251,9 +251,9 @@ def _decimal(value: Any) -> decimal.Decimal:
     try:
         made = decimal.Decimal(value)
     except decimal.InvalidOperation:
-        raise ValueError(f"{value!r} is no decimal number") from None
+        raise ValueError(f"{value!r} is not a decimal number") from None
     if not made.is_finite():
-        raise ValueError(f"the decimal {value} is no number")
+        raise ValueError(f"the decimal {value} is not a number")
     return made
 
 

@@ -124,8 +124,8 @@ def _refuse_dialect(source: Any, text: TextFormat) -> None:
         kept = TextFormat(kinds=text.kinds, encoding=text.encoding)
     if text != kept:
         raise SourceError(
-            "a separator, a header, decimals and words for missing values are for .csv and .tsv files, types of "
-            "columns and an encoding for files of JSON as well; leave them out"
+            "a separator, a header, decimals and words for missing values apply only to .csv and .tsv files, types of "
+            "columns and an encoding also to files of JSON; leave them out"
         )
 
 
@@ -162,7 +162,7 @@ def _as_asked(read: Read, source: str, options: SourceOptions) -> Read:
                 told.add(index)
             if changed:
                 listed = ", ".join(f"{old} is {new}" for old, new in changed.items())
-                options.report(f"columns are renamed, as SQL has none with dots or quotes: {listed}")
+                options.report(f"columns are renamed, as SQL allows no dots or quotes in names: {listed}")
                 told.update(changed)
             yield dict(zip(names, kept.values(), strict=True))
 
@@ -179,7 +179,9 @@ def _given(source: Any, split: str | None) -> Read | None:
     if isinstance(source, Mapping) and any(hasattr(each, "with_format") for each in source.values()):
         part = source.get(split or "train")
         if part is None:
-            raise SourceError(f"the given data sets are {', '.join(map(str, source))}; give one of them")
+            raise SourceError(
+                f"the source has several data sets: {', '.join(map(str, source))}; give one of them"
+            )
         return dataset_batches(part)
     if hasattr(source, "with_format") and hasattr(source, "features"):
         refuse_split(split)

@@ -105,7 +105,7 @@ def encoding_hint(path: Path, error: Exception) -> str:
     if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "; its byte order mark says --encoding utf-16"
     if isinstance(error, UnicodeError | LookupError) or "UTF8" in str(error):
-        return "; say its encoding, for example --encoding latin-1"
+        return "; pass its encoding, for example --encoding latin-1"
     return ""
 
 

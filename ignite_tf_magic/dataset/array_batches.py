@@ -49,12 +49,13 @@ class Batches:
     ) -> None:
         if options.where is not None and options.assignment and len(options.assignment.rows_by_worker) > 1:
             raise ConfigError(
-                "where= in a run of several workers: nobody knows how many rows each of them will have, and batches() "
-                "is to make as many steps on all of them. IgniteDataset and Keras' fit agree before each step"
+                "batches() cannot use where= in a run of several workers: it must make as many steps on all of them, "
+                "but the rows of each are not known before. Use IgniteDataset with Keras' fit, which agree before "
+                "each step"
             )
         self._source = open_source(options)
         if self._source.layout is None:
-            raise EmptyCache(f"cache {options.cache!r} holds no rows to tell what they look like")
+            raise EmptyCache(f"cache {options.cache!r} holds no rows, so their types are unknown")
         self._layout = self._source.layout
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._share = self._source.shard(options.assignment) if options.where is None else None
@@ -72,7 +73,7 @@ class Batches:
     def __len__(self) -> int:
         if self._plan is None:
             raise TypeError(
-                "outside of a run nobody knows how many batches a cache makes before it has been read"
+                "outside of a run the number of batches of a cache is unknown before it has been read"
             )
         return self._plan.num_steps
 
@@ -118,7 +119,7 @@ class Batches:
             ConfigError: The states are of different steps, or of other data.
         """
         if len({(state["epoch"], state["step"]) for state in states}) != 1:
-            raise ConfigError("the states to go on from are of different steps, or there are none")
+            raise ConfigError("the states to continue from are of different steps, or there are none")
         epoch, step = states[0]["epoch"], states[0]["step"]
         share = self._share
         record = self._record(states, share) if step and share and share.num_partitions else None
@@ -137,8 +138,8 @@ class Batches:
         )
         if record is None or not record.fits(share):
             raise ConfigError(
-                "the states to go on from do not fit the rows as they are now: rows have come or gone, or the number "
-                "of workers is another. Begin with the next epoch, or from the start"
+                "the states to continue from do not fit the rows: rows were added or removed, or the number of workers "
+                "changed. Begin with the next epoch, or from the start"
             )
         return record
 

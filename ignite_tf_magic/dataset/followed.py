@@ -45,7 +45,7 @@ class FollowReader(Iterator[T]):
         make: Callable[[ColumnChunk], T],
     ) -> None:
         if source.layout is None:
-            raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
+            raise EmptyCache(f"cache {source.cache!r} holds no rows, so their types are unknown")
         self._source = source
         self._make = make
         self._layout = source.layout

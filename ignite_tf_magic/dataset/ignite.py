@@ -204,8 +204,8 @@ class IgniteDataset(PagedDataset):
         _check_following(follow, after, reader, options)
         if where is not None and not is_read_here:
             raise ConfigError(
-                "where=: rows that the cluster picks out are read by this process alone, and not in a graph or on "
-                "other TensorFlow servers. Read them where they are used, or filter() all rows"
+                "where=: rows that match a condition are read by this process alone, and not in a graph or on other "
+                "TensorFlow servers. Read them where they are used, or filter() all rows"
             )
         source = open_source(replace(options, is_growing=follow))
         spec = _row_spec(source, element_spec)
@@ -354,7 +354,7 @@ def _row_spec(source: Source, given: Any) -> Any:
         return row_spec(source.layout)
     if given is None:
         raise EmptyCache(
-            f"cache {source.cache!r} is empty, and nothing else tells what its rows look like; load rows, or give "
+            f"cache {source.cache!r} is empty, so the types of its rows are unknown; load rows, or pass "
             "element_spec={'key': tf.TensorSpec([], tf.int64), 'val': {...}} to get a dataset without elements"
         )
     return given
@@ -362,19 +362,17 @@ def _row_spec(source: Source, given: Any) -> Any:
 
 def _check_following(follow: bool, after: int | None, reader: ReadBy, options: ReadOptions) -> None:
     if after is not None and not follow:
-        raise ConfigError("after= leaves out rows of a cache that is followed: give follow=True as well")
+        raise ConfigError("after= works only with a cache that is followed: give follow=True as well")
     if follow and reader is not ReadBy.CALLER:
         raise ConfigError(
-            "follow=True: rows that come are read by this process alone, and not in a graph or on other TensorFlow "
+            "follow=True: new rows are read by this process alone, and not in a graph or on other TensorFlow "
             "servers. Follow the cache where its rows are used"
         )
     if follow and options.where is not None:
-        raise ConfigError(
-            "follow=True, where=...: of rows that come nobody asks the condition; filter() them"
-        )
+        raise ConfigError("follow=True, where=...: the condition is not applied to new rows; filter() them")
     if follow and options.local:
         raise ConfigError(
-            "follow=True, local=True: which partitions are on a node changes while rows come; name them: part=..."
+            "follow=True, local=True: the partitions of a node change while rows arrive; name them: part=..."
         )
 
 
@@ -385,8 +383,8 @@ def _followed(
     layout = source.layout
     if layout is None:
         raise EmptyCache(
-            f"cache {source.cache!r} is empty and no SQL table, so nothing tells how its rows are encoded; put a row "
-            "before it is followed"
+            f"cache {source.cache!r} is empty and has no SQL table, so the encoding of its rows is unknown; "
+            "write a row before you follow it"
         )
     is_all = set(source.partitions) == set(source.baseline.owners)
     if not source.partitions:

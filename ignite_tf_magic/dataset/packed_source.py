@@ -33,7 +33,7 @@ def check_packed(options: ReadOptions) -> None:
     }
     if asked := [name for name, is_given in given.items() if is_given]:
         raise ConfigError(
-            f"the rows of cache {options.cache!r} are packed, {asked[0]}= cannot be had of them: leave it out, or read "
+            f"the rows of cache {options.cache!r} are packed, so {asked[0]}= cannot be used: leave it out, or read "
             "the cache that they were packed from"
         )
 

@@ -97,7 +97,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         pages = recipe.pages()[0]
         if pages.cardinality() == tf.data.INFINITE_CARDINALITY:
             way_out = "take() some first" if recipe.is_endless else "take repeat() out of it"
-            raise ValueError(f"the dataset has no end, so its rows are no arrays: {way_out}")
+            raise ValueError(f"the dataset has no end, so its rows do not fit into arrays: {way_out}")
         parts = [tf.nest.flatten(page) for page in pages]
         columns = [_joined(column) for column in zip(*parts, strict=True)] if parts else _no_rows(pages)
         return tf.nest.pack_sequence_as(pages.element_spec, columns)
@@ -270,7 +270,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         """Keep the pages of the first pass in memory or in a file."""
         if self._recipe.is_endless:
             raise ValueError(
-                "cache() keeps all rows, and those of a cache that is followed have no end: leave it out"
+                "cache() keeps all rows, but rows of a cache that is followed have no end: leave it out"
             )
         # No count: a caller that takes exactly that many batches never reaches the end, and tf.data keeps nothing
         # before it.
@@ -284,8 +284,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         if self.is_shared and "shard" not in _hinted:
             _hinted.add("shard")
             warnings.warn(
-                "shard() takes a part of this worker's rows, because the run has shared the rows of the cache out "
-                "already: the others are read by no worker. Leave shard() out",
+                "shard() takes a part of this worker's rows only: the run has already divided the rows of the cache "
+                "among its workers, so the other rows are never read. Leave shard() out",
                 stacklevel=2,
             )
         return self._rows.shard(num_shards, index, name=name)
@@ -326,9 +326,9 @@ def _unrecorded(share: RowShard) -> EpochTracker:
 
 def _tell_of_repeated_rows(batch_rows: int) -> None:
     warnings.warn(
-        f"batch({batch_rows}) behind repeat(): one process fills the last batch of a pass with rows of the next one, "
-        "and several workers end it where the pass ends, so that later batches have other rows. With `repeat` behind "
-        "`batch` both do the same",
+        f"batch({batch_rows}) after repeat(): one process fills the last batch of an epoch with rows of the next one, "
+        "but several workers end it with the epoch, so later batches have other rows. With `repeat` after `batch` "
+        "both do the same",
         stacklevel=3,
     )
 

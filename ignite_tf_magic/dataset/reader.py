@@ -59,7 +59,7 @@ class ChunkReader(Closing):
         self, source: Source, order: PartitionOrder | None = None, stream: Stream | None = None
     ) -> None:
         if source.layout is None:
-            raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
+            raise EmptyCache(f"cache {source.cache!r} holds no rows, so their types are unknown")
         self._source = source
         self._layout = source.picked.layout if source.picked else source.layout
         self._client = source.clients.take()
@@ -99,7 +99,7 @@ class ChunkReader(Closing):
         if self._expected_entries is not None and num_entries != self._expected_entries:
             raise IgniteTfError(
                 f"cache {self._source.cache!r} had {self._expected_entries:,} entries of packed rows here when the "
-                f"dataset was made, and {num_entries:,} were read: it was written again since, or has lost some. Make "
+                f"dataset was made, but {num_entries:,} were read: it was written again since, or has lost some. Make "
                 "the dataset again"
             )
 

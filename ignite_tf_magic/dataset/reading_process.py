@@ -41,7 +41,7 @@ def reading_process(asked: str | None) -> ReadBy:
         return ReadBy.WORKER if is_graph_mode() or is_connected() else ReadBy.CALLER
     if asked == ReadBy.CALLER.value and is_connected() and not _runs_here():
         raise ConfigError(
-            "read_by='caller', but this dataset is to live in another process (tf.device, or a function that "
+            "read_by='caller', but this dataset is made for another process (tf.device, or a function that "
             "a worker runs), and rows read here would be sent there: leave read_by out, and call "
             "ignite_tf_magic.register() in that process"
         )
@@ -98,8 +98,8 @@ def warn_if_connected() -> None:
         _told.add("connected")
         warnings.warn(
             "an IgniteDataset that was made before this process was connected to other TensorFlow servers is read by "
-            "this process, whatever tf.device says: these are its rows, not those of the device. Make it when it is "
-            "connected, in the `with tf.device(...)` of its iterator; read_by='caller' says that this is meant",
+            "this process, whatever tf.device says: these are its rows, not those of the device. Make it after "
+            "connecting, in the `with tf.device(...)` of its iterator; read_by='caller' silences this",
             stacklevel=2,
         )
 

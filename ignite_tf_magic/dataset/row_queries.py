@@ -76,7 +76,7 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
         if options.where is None:
             return None
         raise ConfigError(
-            f"where= is a condition of SQL, and cache {cache.name!r} has no table for it: {why_none}"
+            f"where= is an SQL condition, but cache {cache.name!r} has no table for it: {why_none}"
         )
     cells = _cells(layout, table) if is_worth_it else None
     if options.where is None:
@@ -89,9 +89,7 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
     if _SORTED in plan:
         return Picked(ordered, found, has_condition=True)
     if plan and not plan.startswith("SELECT"):  # another engine may ignore partitions
-        raise ConfigError(
-            "where= is carried out by Ignite's H2, and this cluster's SQL engine is another one"
-        )
+        raise ConfigError("where= needs Ignite's SQL engine H2, but this cluster uses another one")
     query = _query(table, columns, found, condition, args)
     return Picked(query, found, has_condition=True, is_ordered=False)
 
@@ -121,12 +119,12 @@ def check_condition(where: str | None, args: Sequence[object]) -> None:
     """
     if where is None:
         if args:
-            raise ConfigError("where_args= are the values of the ? in where=, and there is none")
+            raise ConfigError("where_args= are the values of the ? in where=, which is missing")
         return
     if not is_one_condition(where):
         raise ConfigError(
             f'where={where!r}: write one condition over the columns of the cache\'s table, as where="LABEL < ?", '
-            "where_args=[5]; a SELECT in it would see a part of the other rows only"
+            "where_args=[5]; a SELECT in it would see only some of the other rows"
         )
     if num_marks(where) != len(args):
         raise ConfigError(f"where={where!r} has {num_marks(where)} ? and where_args= {len(args)} values")

@@ -101,7 +101,7 @@ class _Counting:
             _tell(
                 f"few partitions hold the rows of cache {self.cache}: its workers have "
                 f"{', '.join(f'{rows:,}' for rows in found)}, and each step waits for the one with the most. With a "
-                "SQL table, or one worker for each node, rows are shared out by how many there are"
+                "SQL table, or one worker for each node, rows are divided by their number"
             )
         return found
 
@@ -153,9 +153,9 @@ class _Counting:
             update_facts(self.client, self.cache, changed)
         except (ServerError, DeadlineExceeded) as error:
             raise IgniteTfError(
-                f"the rows of cache {self.cache!r} are counted by the workers of the run, which note them in cache "
-                f"{CACHE}, and that failed: {error}. Let this user write it, start no more workers than there are "
-                "nodes, or give the cache a SQL table"
+                f"the workers of the run count the rows of cache {self.cache!r}, but could not write the counts to "
+                f"cache {CACHE}: {error}. Let this user write to it, start no more workers than there are nodes, or "
+                "give the cache a SQL table"
             ) from error
         self._look()
 

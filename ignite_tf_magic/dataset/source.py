@@ -140,7 +140,7 @@ class Source:
         if not self.left_out:
             return ""
         names, reasons = ", ".join(self.left_out), "; ".join(map(str, self.left_out.values()))
-        return f"of cache {self.cache!r} these fields are left out: {names}; {reasons}"
+        return f"in cache {self.cache!r}, these fields are left out: {names}; {reasons}"
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -174,7 +174,7 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None, *, warns
     """
     source = opened(options, partial(_look_at, options, snapshot))
     if warns and (told := source.told_left_out()):
-        told += ". Name the fields to read, and this is not said: fields=[...]"
+        told += ". To silence this, name the fields to read: fields=[...]"
         warnings.warn(told, stacklevel=3)  # the caller of IgniteDataset
     return source
 

@@ -59,15 +59,15 @@ def cache_of(connect: ConnectOptions, statement: str, args: Sequence[Any]) -> st
     sql = SqlClient(connect)
     plan = [str(row[0]) for row in sql.query(f"EXPLAIN {statement}", args).rows]
     if not plan:  # Ignite detects a condition that contradicts itself
-        raise EmptyCache(f"{statement!r} can give no row")
+        raise EmptyCache(f"{statement!r} can never return a row")
     parts = [_NOISE.sub(" ", part) for part in plan]
     tables = _FROM.findall(parts[0])
     is_plain = len(tables) == 1 and parts[0].count("SELECT") == 1 and not _OF_ALL_ROWS.search(parts[0])
     if not is_plain or any(_OF_ALL_ROWS.search(part) or "(" in part for part in parts[1:]):
         raise ConfigError(
-            f"{statement!r} is no SELECT that gives rows of one table one by one, so that no worker could read a part "
-            "of it: with joins, groups, DISTINCT, LIMIT or another SELECT in it. Query it to a frame "
-            "(%ignite_sql --to pandas), or write its rows into a table first"
+            f"{statement!r} cannot be divided among workers, because it is not a plain SELECT from one table, without "
+            "joins, groups, DISTINCT, LIMIT and other SELECTs in it. Query it to a frame (%ignite_sql --to pandas), or "
+            "write its rows into a table first"
         )
     names = [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in tables[0]]
     ((cache,),) = sql.query(_CACHE, names).rows
@@ -136,7 +136,7 @@ def _look_at(
     finder = LayoutFinder(client.types.find, None, options.fill, options.variable, options.nulls, cells)
     num_bytes = look_at_rows(cache.scan(sorted(baseline.owners), sizes, baseline, query), finder)
     if not finder.num_rows:
-        raise EmptyCache(f"{statement!r} gives no row now, so nothing tells what its rows look like")
+        raise EmptyCache(f"{statement!r} returns no rows now, so their types are unknown")
     layout = finder.layout()
     if finder.left_out:
         raise next(iter(finder.left_out.values()))
@@ -150,14 +150,12 @@ def _cells_of(connect: ConnectOptions, client: Client, statement: str) -> Binary
     found = next(filter(None, (declared_columns(each, connect, statement) for each in connect.endpoints)), ())
     if not found:
         raise ConfigError(
-            f"the nodes do not tell the columns of {statement!r}: they let no ODBC in, or it gives no rows"
+            f"the nodes do not name the columns of {statement!r}: they refuse ODBC, or it returns no rows"
         )
     names = spelled(client.router.call, found)
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(
-                f"two columns of {statement!r} are called {name!r}: give one another name, AS ..."
-            )
+            raise ConfigError(f"two columns of {statement!r} are called {name!r}: rename one with AS ...")
     fields = {
         name: (TypeCode.NULL if column.code in _UNKNOWN else column.code, number)
         for number, (name, column) in enumerate(zip(names, found, strict=True))

@@ -41,7 +41,7 @@ def check_data(home: Path, options: EmbeddedOptions) -> None:
     if wrote != asked:
         raise EmbeddedError(
             f"the data kept in {data_directory(home)} was written by {wrote}, and only such a cluster can open "
-            f"it; asked for were {asked}. Start the cluster as it was, or remove that folder to begin anew."
+            f"it; requested: {asked}. Start the cluster as before, or remove that folder to start empty."
         )
 
 

@@ -95,9 +95,9 @@ def find_java(ignite_version: str = IGNITE_VERSION) -> Java:
         tried.append(f"{source}: {path} is version {java.version}")
     versions = ", ".join(map(str, suitable))
     raise EmbeddedError(
-        f"no Java to start nodes of Ignite {ignite_version} with; looked for version {versions}:\n  "
+        f"found no Java to start nodes of Ignite {ignite_version}; looked for version {versions}:\n  "
         + "\n  ".join(tried)
-        + f"\nGet one without leaving Python: pip install {_package(suitable)}"
+        + f"\nInstall one with: pip install {_package(suitable)}"
     )
 
 

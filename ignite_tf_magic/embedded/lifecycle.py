@@ -201,7 +201,9 @@ def _reuse(
     report(f"using {count_nodes(len(cluster.nodes))} already started; {_how_it_ends(cluster)}")
     ignored = _differences(cluster, options) if options else ()
     if ignored:
-        report(f"not as asked for: {'; '.join(ignored)}. To start anew: ignite-tf local down")
+        report(
+            f"the running nodes have other options: {'; '.join(ignored)}. To start anew: ignite-tf local down"
+        )
     return ClusterReused(cluster, ignored, restarted, promoted)
 
 

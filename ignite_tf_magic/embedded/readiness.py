@@ -70,8 +70,8 @@ def await_agreement(cluster: EmbeddedCluster, timeout_s: float) -> EmbeddedClust
             return cluster
         if time.monotonic() > deadline:
             raise DeadlineExceeded(
-                f"{living} embedded nodes run, but after {timeout_s:g} s they do not agree on that: "
-                f"{', '.join(map(str, seen))}. To begin anew: ignite-tf local down"
+                f"{living} embedded nodes run, but after {timeout_s:g} s they do not agree on the number of nodes: "
+                f"{', '.join(map(str, seen))}. To start anew: ignite-tf local down"
             )
         time.sleep(_POLL_S)
 

@@ -19,12 +19,12 @@ _MAX_UNDER_WAY = 8
 _FIRST_RESERVATION = 16
 _MAX_RESERVATION = 4096
 _TAKEN_FOR_DEAD = (
-    "this writer was cut off from the cluster for so long that others took it for dead, and what it had not "
-    "published was given up. Write the file again"
+    "this writer was cut off from the cluster for so long that others took it for dead and discarded its "
+    "unpublished data. Write the file again"
 )
 _PERHAPS_TAKEN_FOR_DEAD = (
-    "no answer came to a commit, and another has replaced or removed the file since: whether it was made cannot be "
-    "told. Look at the file, and write it again if it is not as it should be"
+    "a commit was not answered, and another process has replaced or removed the file since: whether it succeeded is "
+    "unknown. Check the file, and write it again if it is wrong"
 )
 
 

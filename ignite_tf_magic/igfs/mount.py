@@ -77,7 +77,7 @@ def mount(
             if mounted.is_set():
                 return  # a signal ended it
             raise MountError(
-                f"libfuse could not mount igfs in {directory} (code {error}); what it said is above. "
+                f"libfuse could not mount igfs in {directory} (code {error}); its message is above. "
                 f"{_instead(directory)}"
             ) from None
 
@@ -132,7 +132,7 @@ def library(directory: LocalPath) -> Any:
 
 
 def _instead(directory: LocalPath) -> str:
-    return f"Without a mount, files can be kept in step: ignite-tf fs sync igfs:///PATH {directory} --watch"
+    return f"Without a mount, files can be kept in sync: ignite-tf fs sync igfs:///PATH {directory} --watch"
 
 
 def _careful(fuse: Any) -> Any:

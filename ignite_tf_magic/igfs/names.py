@@ -95,7 +95,7 @@ def decode(record: bytes) -> NamesNode:
             return NameLeaf(tuple(record[1:].decode().split(_SEPARATOR)))
         except UnicodeDecodeError:
             raise CorruptRecord(
-                f"a directory's record of {len(record)} bytes is damaged: it is no text"
+                f"a directory's record of {len(record)} bytes is damaged: it is not text"
             ) from None
     raise CorruptRecord(f"a directory's record of {len(record)} bytes is damaged")
 

@@ -167,7 +167,7 @@ class LocalPlace:
                 if not (name.startswith(_UNFINISHED[0]) and name.endswith(_UNFINISHED[1])):
                     self._add(tree, (*names, name))
         else:
-            self.leave_out(f"left out: {path} (a link to a directory, or no file)")
+            self.leave_out(f"left out: {path} (a link to a directory, or not a file)")
 
     def read(self, names: Path = ()) -> Iterator[memoryview]:
         """Yield a file's content."""

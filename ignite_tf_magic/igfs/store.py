@@ -373,9 +373,9 @@ def _attempts() -> Iterator[_Retry]:
         attempt = _Retry()
         yield attempt
         if time.monotonic() > deadline:
-            doubt = "; it may have been made all the same" if attempt.committing else ""
+            doubt = "; it may have succeeded nevertheless" if attempt.committing else ""
             raise DeadlineExceeded(
-                f"a change of igfs could not be made for {RETRY_S:g} s{doubt}; the last attempt: {attempt.error}"
+                f"igfs could not be changed for {RETRY_S:g} s{doubt}; the last attempt: {attempt.error}"
             ) from attempt.error
         time.sleep(pause_s * _RANDOM.uniform(0.5, 1.5))
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -116,7 +116,7 @@ class Tree:
         if not path:
             if exist_ok:
                 return
-            raise PathExists("the root exists always", "/")
+            raise PathExists("the root always exists", "/")
         tried: set[int] = set()
 
         def act(changes: Changes) -> DirectoryNode:
@@ -125,7 +125,7 @@ class Tree:
             if isinstance(there, DirectoryNode) and (exist_ok or there.id in tried):
                 return there
             if there is not None:
-                raise PathExists("there is something of that name already", render(path))
+                raise PathExists("this name exists already", render(path))
             # A new id for each try: the directory of an unanswered attempt may exist, perhaps renamed by now.
             made = DirectoryNode(layout.new_id(), time.time_ns())
             tried.add(made.id)
@@ -147,7 +147,7 @@ class Tree:
             if exist_ok:
                 resolved.directory()
                 return
-            raise PathExists("there is something of that name already", render(path))
+            raise PathExists("this name exists already", render(path))
         for length in range(len(resolved.nodes), len(path) + 1):
             self.make_directory(path[:length], exist_ok=exist_ok or length < len(path))
 
@@ -260,8 +260,8 @@ class Tree:
                 if is_same(new.node, *meant):
                     return  # an earlier attempt moved it; any entry now at the source is another client's
                 raise OutcomeUnknown(
-                    "no answer came to a move, and others have changed both paths since: whether it was made cannot "
-                    f"be told. Look at {render(target)!r} before moving it again",
+                    "a move was not answered, and others have changed both paths since: whether it succeeded is "
+                    f"unknown. Check {render(target)!r} before moving it again",
                     render(source),
                 )
             node = old.must()

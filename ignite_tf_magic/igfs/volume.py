@@ -184,7 +184,9 @@ class Volume(Closing):
         for attempt in range(_TRIES):
             node = self.stat(path)
             if not isinstance(node, FileNode) or node.size < end:
-                raise StaleFile("another replaced or cut this file while it was written", render(path))
+                raise StaleFile(
+                    "another process replaced or cut this file while it was written", render(path)
+                )
             try:
                 with self._leases.use(), self.open_write(path) as writer:
                     writer.keep(node.size, data)

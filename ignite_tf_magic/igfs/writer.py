@@ -234,7 +234,9 @@ class FileWriter(Closing):
         """Return the file that will grow; None to create a new one."""
         node = self._found.node if self._mode is OpenMode.APPEND or self._published else None
         if self._published and (not isinstance(node, FileNode) or node.version != self._published.version):
-            raise StaleFile("another replaced or removed this file while it was written", render(self.path))
+            raise StaleFile(
+                "another process replaced or removed this file while it was written", render(self.path)
+            )
         return node if isinstance(node, FileNode) else None
 
     @property
@@ -273,8 +275,8 @@ class FileWriter(Closing):
         elif base is None:
             return False
         raise OutcomeUnknown(
-            "no answer came to a commit, and others have changed, replaced or removed the file since: whether what "
-            "was written is in it cannot be told. Look at the file before writing it again",
+            "a commit was not answered, and others have changed, replaced or removed the file since: whether it holds "
+            "what was written is unknown. Check the file before writing it again",
             render(self.path),
         )
 
@@ -377,11 +379,11 @@ class FileWriter(Closing):
             if base is not None or self._mode is OpenMode.APPEND:
                 return None
             if self._mode is OpenMode.CREATE:
-                raise PathExists("another created this file meanwhile", render(self.path))
+                raise PathExists("another process created this file meanwhile", render(self.path))
         if there is None and base is not None:
             return None
         if self._kept_of and not self._published and there != self._kept_of:
-            raise StaleFile("another changed this file while it was cut", render(self.path))
+            raise StaleFile("another process changed this file while it was cut", render(self.path))
         self._tree.put_file(changes, resolved, node)
         if freed := (*merged, *self._wasted):
             changes.write_journal(journal.garbage_row(Garbage(freed, superseded=True)))

@@ -308,12 +308,12 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
     if fault.rule is Rule.NULL:
         return SchemaError(
             f"{where} has a null in {name}, and {leaves[fault.leaf].dtype} has no null; "
-            f"say what it becomes, fill={{{short!r}: 0}}, or have a boolean beside it that tells, nulls='mask'"
+            f"replace nulls with fill={{{short!r}: 0}}, or add a boolean that flags them, nulls='mask'"
         )
     if fault.rule is Rule.ITEM_NULL:
         return SchemaError(
             f"{where} has a null in the list {name}, and {leaves[fault.leaf].dtype} has no null; "
-            "have booleans beside it that tell: nulls='mask'"
+            "add booleans that flag them: nulls='mask'"
         )
     if fault.rule is Rule.TYPE:
         return SchemaError(
@@ -323,13 +323,13 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
     if fault.rule is Rule.LENGTH:
         return SchemaError(
             f"{where} has an array in {name} that is not {_size(leaves[fault.leaf])} long like those "
-            f"sampled; say that its length varies: variable=[{short!r}]"
+            f"sampled; allow other lengths: variable=[{short!r}]"
         )
     if fault.rule is Rule.TIME:
         return SchemaError(
             f"{where} has a time in {name} outside of September 1677 to April 2262, which is what nanoseconds in an "
-            f"int64 hold; have it as text, as_text=[{short!r}], or leave the field out: fields=[...]"
+            f"int64 hold; read it as text, as_text=[{short!r}], or leave the field out: fields=[...]"
         )
     if fault.rule is Rule.SCHEMA:
-        return UnknownSchema(f"{where} holds an object with a schema the cluster did not tell of")
+        return UnknownSchema(f"{where} holds an object with a schema that the cluster did not send")
     return RemoteProtocolError(f"corrupted page: {where}, offset {fault.offset}, in {name}")

@@ -303,9 +303,9 @@ class Connection:
                 f"the Ignite node requires a valid user name and password; {who} ({message})", version
             )
         if status == Status.NODE_IN_RECOVERY_MODE:  # a node listens before it has joined the cluster
-            return ConnectionFailed(f"the Ignite node is starting, and takes no clients yet ({message})")
+            return ConnectionFailed(f"the Ignite node is starting, and accepts no clients yet ({message})")
         if version >= PROTOCOL_VERSION:
-            return HandshakeError(f"the Ignite node takes no thin clients ({message})", version)
+            return HandshakeError(f"the Ignite node accepts no thin clients ({message})", version)
         offered = ".".join(map(str, version))
         ours = ".".join(map(str, PROTOCOL_VERSION))
         return HandshakeError(

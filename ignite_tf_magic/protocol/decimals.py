@@ -17,7 +17,7 @@ def write_decimal(writer: Writer, value: decimal.Decimal) -> None:
     """
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise LocalProtocolError(f"the decimal {value} is no number; give a float, or None")
+        raise LocalProtocolError(f"the decimal {value} is not a number; give a float, or None")
     number = int("".join(map(str, digits)))
     magnitude = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
     magnitude[0] |= sign << 7
@@ -37,7 +37,7 @@ def decimal_hash(value: decimal.Decimal) -> int:
     """Hash a decimal as java.math.BigDecimal does: 31 times the hash of its digits, plus its scale."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise LocalProtocolError(f"the decimal {value} is no number, and no key")
+        raise LocalProtocolError(f"the decimal {value} is not a number, so it cannot be a key")
     number, hashed = int("".join(map(str, digits))), 0
     for shift in range((max(number.bit_length() - 1, 0) // 32) * 32, -1, -32):
         hashed = (31 * hashed + (number >> shift & 0xFFFFFFFF)) & 0xFFFFFFFF

@@ -175,6 +175,6 @@ def wire_code(name: str, column: NDArray[Any], code: int | None = None) -> int:
     code = table.get(column.dtype.str[1:])
     if code is None or column.ndim > 2:
         raise LocalProtocolError(
-            f"column {name!r} of {column.dtype} with {column.ndim} dimensions has no Ignite form"
+            f"column {name!r} of {column.dtype} with {column.ndim} dimensions cannot be stored in Ignite"
         )
     return code

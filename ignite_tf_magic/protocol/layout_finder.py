@@ -368,7 +368,7 @@ def _unregistered_in(seen: Iterable[SeenField]) -> set[int]:
 
 def _nobody_knows(type_ids: Iterable[int]) -> str:
     numbers = ", ".join(f"{each & 0xFFFFFFFF:#010x}" for each in sorted(type_ids))
-    return f"binary type {numbers}, which nobody has registered in the cluster: nothing names its fields"
+    return f"binary type {numbers}, which is not registered in the cluster, so its fields have no names"
 
 
 def is_kept(wanted: frozenset[str], path: tuple[str, ...]) -> bool:
@@ -423,17 +423,17 @@ def _check_apart(path: tuple[str, ...], children: Sequence[tuple[int, Node]]) ->
             what = _WHAT_HAS.get(child.role, f"the field {'.'.join(child.member)!r}")
             raise SchemaError(
                 f"there is a field {taken!r}, and {what} of {whose} would have its name; leave one of them out by "
-                "naming the fields to read, fields=[...], or have nothing tell of nulls: fill={...}, nulls='error'"
+                "naming the fields to read, fields=[...], or have no null flags: fill={...}, nulls='error'"
             )
 
 
 _WHAT_HAS = {
-    LeafRole.IS_NULL: "what tells of nulls",
+    LeafRole.IS_NULL: "the null flags",
     LeafRole.MAP_KEYS: "the keys",
     LeafRole.MAP_VALUES: "the values",
-    LeafRole.NULL_ITEMS: "what tells of null items",
-    LeafRole.NULL_KEYS: "what tells of null keys",
-    LeafRole.NULL_VALUES: "what tells of null values",
+    LeafRole.NULL_ITEMS: "the flags of null items",
+    LeafRole.NULL_KEYS: "the flags of null keys",
+    LeafRole.NULL_VALUES: "the flags of null values",
 }
 
 
@@ -478,7 +478,7 @@ def fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
     if leaf.is_text:
         if not isinstance(given, str | bytes | None):
             raise _OptionRefused(
-                f"fill names the field {leaf.name}, whose nulls become text: {given!r} is none"
+                f"fill names the field {leaf.name}, whose nulls become text: {given!r} is not text"
             )
         return given.encode() if isinstance(given, str) else given or b""
     if leaf.is_ragged:

@@ -91,7 +91,7 @@ def _checked(millis: int, nanos: int, value: Any) -> tuple[int, int]:
 
 def _outside(value: Any) -> LocalProtocolError:
     return LocalProtocolError(
-        f"the time {value} is outside of the years 1 to 9999, which Ignite's timestamps have here"
+        f"the time {value} is outside of the years 1 to 9999, the limits of Ignite's timestamps here"
     )
 
 
@@ -194,7 +194,7 @@ def millis_of_time(value: dt.time) -> int:
     if value.tzinfo is not None or value.microsecond % 1000:
         what = "a zone" if value.tzinfo is not None else "parts of a millisecond"
         raise LocalProtocolError(
-            f"the time {value} has {what}, which Ignite's TIME has not; cut it off, or give text"
+            f"the time {value} has {what}, which Ignite's TIME cannot hold; cut it off, or give text"
         )
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
 
@@ -231,6 +231,6 @@ def date_of_java(day: int) -> dt.date:
         return dt.date(year, month, of_month // 5 + 1)
     except ValueError:  # also 29 February of a year that has none in Python's calendar
         raise RemoteProtocolError(
-            f"a date of {day} days since 1970, day {of_month // 5 + 1} of month {month} of year {year}, is none of "
+            f"a date of {day} days since 1970, day {of_month // 5 + 1} of month {month} of year {year}, is not in "
             "Python's calendar"
         ) from None

@@ -128,7 +128,7 @@ class _ValueWriting:
     def _container(self, value: Any, depth: int) -> None:
         if depth > _MAX_DEPTH:
             raise LocalProtocolError(
-                f"a value has values nested more than {_MAX_DEPTH} deep, which is not written"
+                f"a value has values nested more than {_MAX_DEPTH} deep, which cannot be written"
             )
         here, place = len(self._writer.data), self._places.get(id(value))
         if place is not None and (id(value) in self._open or _was_read(value)):
@@ -230,7 +230,7 @@ def _write_array(writer: Writer, value: np.ndarray[Any, Any]) -> None:
     code = ARRAY_CODE_OF_DTYPE.get(value.dtype.str[1:])
     if code is None or value.ndim != 1:
         raise LocalProtocolError(
-            f"an array of {value.dtype} with {value.ndim} dimensions has no Ignite form; "
+            f"an array of {value.dtype} with {value.ndim} dimensions cannot be stored in Ignite; "
             "give a one-dimensional array of a primitive type"
         )
     writer.int8(code).int32(value.size)
@@ -261,7 +261,7 @@ def _write_scalar(writer: Writer, value: Any) -> None:
     elif isinstance(value, dt.time):
         writer.int8(TypeCode.TIME).int64(millis_of_time(value))
     else:
-        raise LocalProtocolError(f"a value of type {type(value).__name__} has no Ignite form here")
+        raise LocalProtocolError(f"a value of type {type(value).__name__} cannot be stored in Ignite here")
 
 
 def _write_integer(writer: Writer, value: Any) -> None:
@@ -297,7 +297,7 @@ def _millis(value: dt.datetime) -> int:
     millis, nanos = instant_of(value) or (0, 0)
     if nanos:
         raise LocalProtocolError(
-            f"the time {value} has parts of a millisecond, which Java's dates have not; cut it off"
+            f"the time {value} has parts of a millisecond, which Java's dates cannot hold; cut it off"
         )
     return millis
 

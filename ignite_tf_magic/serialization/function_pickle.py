@@ -97,9 +97,9 @@ def pickle_function(function: Any) -> FunctionPickle:
             raise ConfigError(f"cannot send {name}: {_culprit(function) or _reason(error)}") from error
         if len(data) > MAX_BYTES:
             raise ConfigError(
-                f"cannot send {name}: with what it uses it has {len(data) / 2**20:,.0f} MiB, of {MAX_BYTES >> 20} MiB "
-                f"that can be sent; {_largest(function)}. Load large data into a cache (ignite_tf_magic.load), or "
-                "write it to igfs:// and send its address"
+                f"cannot send {name}: it has {len(data) / 2**20:,.0f} MiB with all that it uses, but at most "
+                f"{MAX_BYTES >> 20} MiB can be sent; {_largest(function)}. Load large data into a cache "
+                "(ignite_tf_magic.load), or write it to igfs:// and send its address"
             )
     return FunctionPickle(name, data, digest, _uses_frameworks(inner))
 

@@ -31,4 +31,6 @@ def unpickle_function(name: str, version: str, text: str) -> Any:
             linecache.cache.setdefault(file, (len(source), None, source.splitlines(keepends=True), file))
         return pickle.loads(function)  # noqa: S301
     except ImportError as error:
-        raise ConfigError(f"the function {name} uses what this worker cannot import: {error}") from error
+        raise ConfigError(
+            f"the function {name} uses a module that this worker cannot import: {error}"
+        ) from error

@@ -95,7 +95,7 @@ def with_first_column(statement: str, column: str) -> str:
     for match in _SELECT.finditer(statement):
         if match["select"]:
             return f"{statement[: match.end()]} {column}, {statement[match.end() :]}"
-    raise ConfigError(f"{statement!r} is no SELECT")
+    raise ConfigError(f"{statement!r} is not a SELECT")
 
 
 def in_quotes(name: str) -> str:

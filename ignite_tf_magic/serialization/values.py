@@ -250,7 +250,7 @@ def _reason(error: Exception) -> str:
 def _descr(dtype: Any) -> Any:
     descr = None if dtype.hasobject else npy.dtype_to_descr(dtype)
     if descr is None or len(str(descr)) > _MAX_HEADER // 2 or npy.descr_to_dtype(descr) != dtype:
-        raise TypeError(f"the dtype {reprlib.repr(dtype)} has no safe form")
+        raise TypeError(f"the dtype {reprlib.repr(dtype)} cannot be sent safely")
     return descr
 
 
@@ -311,7 +311,7 @@ def _check_columns(table: Any) -> None:
     kinds = [str(kind) for kind in table.schema.types]
     odd = {kind for kind in kinds if _ODD_COLUMN.search(kind)}
     if odd or table.num_rows * kinds.count("null") > _FREE_CELLS:
-        raise TypeError(f"columns of {', '.join(odd) or 'null'} have no safe form")
+        raise TypeError(f"columns of {', '.join(odd) or 'null'} cannot be sent safely")
 
 
 def _time_kind(kind: Any) -> _Kind:

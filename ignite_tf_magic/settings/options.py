@@ -408,8 +408,8 @@ def _hosts(table: TomlTable) -> tuple[HostOptions, ...]:
         for claim in (*host.addresses, *host.node_ids):
             if claims.setdefault(claim, host.name) != host.name:
                 raise ConfigError(
-                    f"{table.file}: {claim} stands in [hosts.{claims[claim]}] and in [hosts.{host.name}]; "
-                    "leave it in the one whose machine has it"
+                    f"{table.file}: {claim} is both in [hosts.{claims[claim]}] and in [hosts.{host.name}]; "
+                    "keep it in the one whose machine has it"
                 )
     return hosts
 
@@ -451,7 +451,7 @@ def working_directory() -> Path:
         return Path.cwd()
     except FileNotFoundError as error:
         raise ConfigError(
-            "the directory in which this process works was removed or replaced; go to one that is there: "
+            "the working directory of this process was removed or replaced; go to one that exists: "
             "cd in a shell, %cd in a notebook"
         ) from error
 
@@ -475,7 +475,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     if len(data) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than 1 MiB, which no configuration is")
+        raise ConfigError(f"{path} is larger than 1 MiB, too large for a configuration")
     return data
 
 

@@ -27,11 +27,11 @@ def check_own(path: Path) -> None:
     status, place = path.stat(), path.parent.stat()
     if status.st_mode & 0o002:
         raise ConfigError(
-            f"others may write {path}, which says what is run on which hosts; run: chmod go-w {path}"
+            f"others may write {path}, which decides what runs on which hosts; run: chmod go-w {path}"
         )
     # root may use files in other users' directories, but not in a directory where anybody can create a file.
     is_at_home = os.getuid() == 0 and not place.st_mode & 0o002
     if status.st_uid not in (0, os.getuid()) and not is_at_home:
         raise ConfigError(
-            f"{path} is another user's, and says what is run on which hosts; name it to use it all the same: -c {path}"
+            f"{path} is another user's, and decides what runs on which hosts; to use it nevertheless: -c {path}"
         )

@@ -231,7 +231,7 @@ _REASONS = {
     "which has no text": "-",
     "and there is none; ": "-",  # an object, which is its fields
     "whose names the cluster does not know": "refused: an enum without names",
-    "which nobody has registered": "refused: the cluster does not tell Ignite's own types",
+    "which is not registered in the cluster": "refused: the cluster does not tell Ignite's own types",
     "another type in": "refused: rows of several types",
     "not found": "refused: the nodes have no such table",
     "Value conversion failed": "refused: the node converts no such value",

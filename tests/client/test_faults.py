@@ -183,7 +183,7 @@ def test_nodes_that_restart_one_after_the_other_lose_no_row_on_disk(new_cluster,
         next(pages)
         for node in status(cluster.home).nodes[:2]:
             os.kill(node.pid, signal.SIGKILL)
-        with pytest.raises(IgniteTfError, match="no reachable owner of partitions|the cluster says so"):
+        with pytest.raises(IgniteTfError, match="no reachable owner of partitions|the cluster reports"):
             list(pages)
 
 

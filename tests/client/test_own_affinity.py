@@ -135,7 +135,8 @@ def test_a_part_of_it_cannot_be_followed_and_all_of_it_can(cluster):
         with (
             follow(cache, partitions=[0]) as following,
             pytest.raises(
-                ConfigError, match=r"FUNCTION.*not deal keys as Ignite does by default.*follow all"
+                ConfigError,
+                match=r"FUNCTION.*not map keys to partitions as Ignite does by default.*follow all",
             ),
         ):
             next(following.pages())

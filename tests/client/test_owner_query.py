@@ -115,7 +115,7 @@ def test_a_node_that_cannot_look_at_some_partitions(cache, monkeypatch):
 
     monkeypatch.setattr(Router, "open_to", to_an_old_node)
     baseline = cache.baseline()
-    with pytest.raises(IgniteTfError, match="cannot run a statement over some partitions alone"):
+    with pytest.raises(IgniteTfError, match="cannot query single partitions"):
         keys_of(cache.scan(baseline.owners, PageSizes(), baseline, named(ONE, cache.name)))
 
 

@@ -26,7 +26,7 @@ def without_indexing(monkeypatch):
 def test_nodes_that_cannot_be_asked_are_told_of_once_a_load(client, without_indexing):
     for _ in range(2):
         watch = region_watch(client)
-        with pytest.warns(UserWarning, match=r"goes on unguarded.*ignite-indexing") as told:
+        with pytest.warns(UserWarning, match=r"continues without this check.*ignite-indexing") as told:
             for _ in range(2):
                 watch.check(1)
                 watch.claim(1)
@@ -36,9 +36,9 @@ def test_nodes_that_cannot_be_asked_are_told_of_once_a_load(client, without_inde
 
 def test_a_load_on_nodes_that_cannot_be_asked_goes_on(ignite, without_indexing):
     with open_session(ignite.connect_options, report=print) as session:
-        with pytest.warns(UserWarning, match="goes on unguarded") as told:
+        with pytest.warns(UserWarning, match="continues without this check") as told:
             session.load("UNGUARDED", {"x": np.arange(100), "y": np.arange(100)})
-        assert len([each for each in told if "unguarded" in str(each.message)]) == 1
+        assert len([each for each in told if "without this check" in str(each.message)]) == 1
         assert session.client.cache("UNGUARDED").size() == 100
         session.client.destroy_cache("UNGUARDED")
 
@@ -60,5 +60,5 @@ def test_a_node_that_is_out_of_reach_is_told_of_when_it_stays_so(client, monkeyp
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         watch.check(1)
-    with pytest.warns(UserWarning, match=r"the node closed it.*goes on unguarded"):
+    with pytest.warns(UserWarning, match=r"the node closed it.*continues without this check"):
         watch.check(1)

@@ -154,7 +154,7 @@ def test_what_is_not_there_and_what_is_not_whole_gets_no_rows(session):
     session.load(CACHE, {"x": [1]})
     with pytest.raises(CacheExists, match="--append"):
         session.load(CACHE, {"x": [1]})
-    with pytest.raises(LoadNotResumed, match="no load that was not finished"):
+    with pytest.raises(LoadNotResumed, match="no unfinished load"):
         session.load(CACHE, {"x": [2]}, resume=True)
     update_facts(
         session.client, CACHE, lambda facts: {**facts, "load": {**facts["load"], "state": "loading"}}
@@ -255,7 +255,7 @@ def test_rows_without_a_form_stop_a_load_or_are_left_out(session, tmp_path):
     assert CACHE not in session.client.cache_names()
     outcome = session.load(CACHE, BAD, rejects=tmp_path / "bad.jsonl")
     assert (outcome.rows, outcome.rejected) == (1, 3)
-    assert "3 rows have no form in a cache and were left out" in str(outcome)
+    assert "3 rows cannot be stored in a cache and were left out" in str(outcome)
     assert rows_of(session, "_KEY, n, s") == [(0, 1, "a")]
     rejected = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
     assert [(each["row"], each["column"]) for each in rejected] == [(1, "n"), (2, "s"), (3, "n")]

@@ -140,7 +140,7 @@ def test_json_is_an_array_or_one_object_a_line(tmp_path):
     with pytest.raises(SourceError, match="1e400 is too large"):
         read(tmp_path / "t.json")
     (tmp_path / "t.json").write_text('[{"a": 1}, 7]')
-    with pytest.raises(SourceError, match="row 1.*no JSON object: '7'"):
+    with pytest.raises(SourceError, match="row 1.*not a JSON object: '7'"):
         read(tmp_path / "t.json")
 
 
@@ -151,7 +151,7 @@ def test_a_file_without_a_header_loses_no_row(tmp_path):
     path = tmp_path / "adult.data"
     path.write_text(HEADLESS)
     with pytest.raises(
-        SourceError, match=r" seems to be a row: a column would be called '39'\. Say --no-header"
+        SourceError, match=r" seems to be a row: a column would be called '39'\. Pass --no-header"
     ):
         read(path)
     text = TextFormat(header=False, na=[" ?"])

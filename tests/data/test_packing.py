@@ -176,7 +176,7 @@ def test_a_packing_that_ended_is_gone_on_with(session):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"where": "x < 3"}, ConfigError, "where= cannot be had"),
+        ({"where": "x < 3"}, ConfigError, "where= cannot be used"),
         ({"fill": {"x": 0}}, ConfigError, "fill="),
         ({"nulls": "mask"}, ConfigError, "nulls="),
         ({"variable": ["x"]}, ConfigError, "variable="),
@@ -195,9 +195,9 @@ def test_what_cannot_be_done_with_a_packed_cache(session):
     session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
     with pytest.raises(CacheExists):
         session.load(PACKED, {"x": np.arange(3)}, packed=True)
-    with pytest.raises(ConfigError, match="appended to no cache"):
+    with pytest.raises(ConfigError, match="cannot be appended to a cache"):
         session.load(PACKED, {"x": np.arange(3)}, packed=True, append=True)
-    with pytest.raises(ConfigError, match="upserted to no cache"):
+    with pytest.raises(ConfigError, match="cannot be upserted to a cache"):
         session.load(PACKED, {"x": np.arange(3), "y": np.arange(3)}, key="x", packed=True, upsert=True)
     with pytest.raises(SourceError, match="do not fit table"):
         session.load(PACKED, {"x": np.arange(3)}, append=True)
@@ -422,14 +422,14 @@ def compressed(entry: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda fields: {"PACKED_ROWS": fields["PACKED_ROWS"][:-40]}, "no packed rows that can be read"),
-        (lambda fields: {"PACKED_ROWS": b"\x07" * 300}, "no packed rows that can be read"),
-        (lambda fields: {"PACKED_ROWS": b""}, "no packed rows that can be read"),
-        (lambda fields: {"NUM_ROWS": Int(fields["NUM_ROWS"] + 1)}, "rows, and says"),
+        (lambda fields: {"PACKED_ROWS": fields["PACKED_ROWS"][:-40]}, "packed rows that cannot be read"),
+        (lambda fields: {"PACKED_ROWS": b"\x07" * 300}, "packed rows that cannot be read"),
+        (lambda fields: {"PACKED_ROWS": b""}, "packed rows that cannot be read"),
+        (lambda fields: {"NUM_ROWS": Int(fields["NUM_ROWS"] + 1)}, "rows, but states"),
         (of_others(val_x=pa.array([1])), "key is not there"),
-        (of_others(key=pa.array([1]), val_x=pa.array([1.5])), "val.x is double, and int64 there"),
+        (of_others(key=pa.array([1]), val_x=pa.array([1.5])), "val.x is double instead of int64"),
         (of_others(key=pa.array([1]), val_x=pa.array([None], pa.int64())), "nulls in val.x"),
-        (lambda fields: {"PACKED_ROWS": head_of(fields["PACKED_ROWS"])}, "no packed rows that can be read"),
+        (lambda fields: {"PACKED_ROWS": head_of(fields["PACKED_ROWS"])}, "packed rows that cannot be read"),
         (
             of_others(COMPRESSED, key=pa.array([1]), val_x=pa.array([1])),
             "compressed batches or extension types",
@@ -483,7 +483,7 @@ def test_an_entry_that_is_gone_is_missed(session):
     session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
     dataset = IgniteDataset(PACKED)
     session.client.cache(PACKED).remove(17)
-    with pytest.raises(Exception, match="had 140 entries of packed rows here .* and 139 were read"):
+    with pytest.raises(Exception, match="had 140 entries of packed rows here .* but 139 were read"):
         rows_of(dataset)
 
 
@@ -510,6 +510,6 @@ def test_rows_are_counted_by_two_entries(session):
     assert sum(of_each.values()) == count.rows(cache.size(), None) == ROWS
     for lost in (17, 0):
         cache.remove(lost)
-        with pytest.raises(SchemaError, match="nobody knows how many rows they hold"):
+        with pytest.raises(SchemaError, match="so their number is unknown"):
             packed_count(cache, cache.size())
     assert [each.rows for each in session.caches() if each.name == PACKED] == [cache.size()]

@@ -211,7 +211,7 @@ def test_arrays_frames_and_mappings():
         ("keras:nothing", {}, ["'nothing'", "fashion_mnist"]),
         ("digits", {"split": "half"}, ["'half'", "'train'"]),
         ({"x": [1, 2]}, {"split": "test"}, ["not divided"]),
-        ({"x": [1, 2], "y": [1]}, {}, ["x: 2", "y: 1", "one length"]),
+        ({"x": [1, 2], "y": [1]}, {}, ["x: 2", "y: 1", "the same length"]),
         ({"x": []}, {}, ["no rows"]),
         ({}, {}, ["no columns"]),
         ({"x": np.array([1, "a"], object)}, {}, ["'x'", "int, str", "convert"]),
@@ -251,7 +251,7 @@ def test_bad_input_says_what_to_do(source, options, words):
         ("a.csv", b"x,y\n1,2\n1,2,3\n", ["a.csv", "line 3"]),
         ("a.csv", b"x\n\xff\xfe\xfa\n", ["a.csv"]),
         ("a.parquet", b"PAR1", ["a.parquet", "parquet"]),
-        ("a-images-idx3", idx_bytes(IMAGES)[:-1], ["a-labels-idx1", "not beside it"]),
+        ("a-images-idx3", idx_bytes(IMAGES)[:-1], ["a-labels-idx1", "not in the same folder"]),
         ("a.idx", idx_bytes(IMAGES)[:-1], ["truncated", "5 x 28 x 28", "again"]),
         ("a.idx", idx_bytes(IMAGES)[:7], ["a.idx", "IDX"]),
         ("a.idx.gz", gzip.compress(idx_bytes(IMAGES))[:-20], ["a.idx.gz", "IDX"]),
@@ -352,14 +352,14 @@ def test_values_are_the_same_in_every_container(values):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([2**53 + 1, 0.5], "row 0.*the whole number 9007199254740993, which no float holds"),
-        ([[2**53 + 1, 0.5]], "row 0.*the whole number 9007199254740993, which no float holds"),
-        ([np.array([2**53 + 1]), np.array([0.5])], "row 0.*that no float holds"),
+        ([2**53 + 1, 0.5], "row 0.*the whole number 9007199254740993, which no float can represent"),
+        ([[2**53 + 1, 0.5]], "row 0.*the whole number 9007199254740993, which no float can represent"),
+        ([np.array([2**53 + 1]), np.array([0.5])], "row 0.*that no float can represent"),
         ([2**63, -1], "row 0.*does not fit into 64 bits"),
-        ([1, "a"], "row 1.*int, str, and can be of one kind only"),
-        ([True, 2], "bool, int, and can be of one kind only"),
+        ([1, "a"], "row 1.*int, str, but must be of one kind"),
+        ([True, 2], "bool, int, but must be of one kind"),
         ([[True, 2], [3, 4]], "row 0"),
-        ([(1, "2", 2.5), (2, "b", 3.5)], "row 0.*no list of"),
+        ([(1, "2", 2.5), (2, "b", 3.5)], "row 0.*not a list of"),
     ],
 )
 def test_mixed_kinds_are_refused_in_every_container(values, words):

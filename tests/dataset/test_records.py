@@ -254,7 +254,7 @@ def test_lists_maps_and_objects_of_several_types(client, where):
                 fields = {"words": words, "weight": n / 2, "n": np.int32(n)}
             cache.put(n, BinaryObject("ROdd" if n % 2 else "REven", fields | nested))
         with pytest.warns(
-            UserWarning, match="'R_LISTS' these fields are left out: val.mixed; field val.mixed is"
+            UserWarning, match="'R_LISTS', these fields are left out: val.mixed; field val.mixed is"
         ):
             dataset = IgniteDataset("R_LISTS", **where)
         names = ["words", "counts_keys", "counts_values", "counts_null_values", "n", "weight"]

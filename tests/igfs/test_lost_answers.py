@@ -163,7 +163,7 @@ def test_a_flush_that_failed_is_cleared_up_before_more_is_written(own_volume, lo
         with monkeypatch.context() as patched:
             patched.setattr("ignite_tf_magic.igfs.store.RETRY_S", 0.05)
             losing.meanwhile = lambda: patched.setattr(Cache, "get", fail)
-            with pytest.raises(DeadlineExceeded, match="it may have been made all the same"):
+            with pytest.raises(DeadlineExceeded, match="it may have succeeded nevertheless"):
                 losing(writer.flush)
         writer.write(b"third")
     assert read_all(own_volume, ("f",)) == b"first,second,third"
@@ -185,7 +185,7 @@ def test_many_appenders_later_nobody_can_tell_and_it_is_said(own_volume, monkeyp
         if times < MAX_MARKS:
             losing(writer.flush)
         else:
-            with pytest.raises(OutcomeUnknown, match="cannot be told. Look at the file"):
+            with pytest.raises(OutcomeUnknown, match="unknown. Check the file"):
                 losing(writer.flush)
             with pytest.raises(OutcomeUnknown):
                 writer.write(b"more")

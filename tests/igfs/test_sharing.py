@@ -486,7 +486,7 @@ def test_what_a_replacement_leaves_is_gone_when_its_writer_hangs_up(own_volume, 
 
 def test_a_writer_whose_file_was_replaced_is_told(own_volume, other_volume):
     with (
-        pytest.raises(StaleFile, match="another replaced or removed"),
+        pytest.raises(StaleFile, match="another process replaced or removed"),
         own_volume.open_write(("f",)) as writer,
     ):
         writer.write(b"1")

@@ -310,7 +310,7 @@ def test_an_object_of_a_type_that_nobody_registered_is_left_out_with_the_reason(
     pages = make_pages([(value, key) for key, value in rows])
     del pages.types[name_id("K")]
     with pytest.raises(
-        SchemaError, match="no column to read: val has objects of binary type 0x.*nobody has registered"
+        SchemaError, match="no column to read: val has objects of binary type 0x.*not registered"
     ):
         pages.layout()
     pages = make_pages([(1, BinaryObject("P", {"k": rows[0][0], "n": 5}))])

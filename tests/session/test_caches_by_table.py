@@ -76,11 +76,11 @@ def test_a_table_gets_rows(session, cats):
     session.load(cats, {"ID": [0], "TOES": [99]}, key="ID", upsert=True)
     assert session.query("SELECT TOES FROM CATS_BY_NAME WHERE ID = 0").rows == ((99,),)
     for way in ({}, {"replace": True}):
-        with pytest.raises(CacheNameError, match=f"which cache '{CACHE}' has"):
+        with pytest.raises(CacheNameError, match=f"which belongs to cache '{CACHE}'"):
             session.load("CATS_BY_NAME", {"TOES": [7]}, **way)
     with pytest.raises(CacheExists):
         session.load(CACHE, {"TOES": [7]})
-    with pytest.raises(LoadNotResumed, match=f"cache '{CACHE}' has no load"):
+    with pytest.raises(LoadNotResumed, match=f"cache '{CACHE}' has no unfinished load"):
         session.load(cats, {"TOES": [7]}, resume=True)
 
 

@@ -128,7 +128,7 @@ def test_a_working_directory_that_was_removed_is_said_to_be(here, tmp_path, monk
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(ConfigError, match="was removed or replaced; go to one that is there"):
+    with pytest.raises(ConfigError, match="was removed or replaced; go to one that exists"):
         configured_cluster()
 
 
@@ -195,7 +195,7 @@ def test_a_fault_in_another_table_does_not_hinder_who_needs_only_the_cluster(her
         ('[hosts.a]\naddresses = ["10.0.0.1:10800"]', r"\[hosts.a\]: '10.0.0.1:10800' has a port"),
         (
             '[hosts.a]\naddresses = ["1.2.3.4"]\n[hosts.b]\naddresses = ["1.2.3.4"]',
-            r"1.2.3.4 stands in \[hosts.a\] and in \[hosts.b\]",
+            r"1.2.3.4 is both in \[hosts.a\] and in \[hosts.b\]",
         ),
         ("a = ", "cannot read"),
     ],

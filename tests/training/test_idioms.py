@@ -93,7 +93,7 @@ said["nested"] = int(nested.flat_map(lambda labels: labels).reduce(0, lambda cou
 
 def check_steps(by_worker: list[dict]) -> None:
     """Check what STEPS says of each worker."""
-    own_batches, repeated = "each worker has put rows of its own into batches", "behind repeat()"
+    own_batches, repeated = "each worker has put rows of its own into batches", "after repeat()"
     assert sum(said["nested"] for said in by_worker) == NUM_ROWS
     for index, said in enumerate(by_worker):
         found = {name: each[0] for name, each in said.items() if isinstance(each, list)}
@@ -130,7 +130,7 @@ said["uneven"] = [str(each.message) for each in told]
 """
     for said in said_by(session, script, 2):
         (words,) = said["uneven"]
-        assert words.startswith("batch(64) behind repeat()")
+        assert words.startswith("batch(64) after repeat()")
     assert said_by(session, script, 1) == [{"uneven": []}]
 
 

@@ -149,6 +149,6 @@ def test_a_load_that_lost_rows_on_its_way_says_so(own_nodes):
                 os.kill(victim, signal.SIGKILL)
 
         rows = {"x": np.zeros((60_000, 100), np.uint8)}
-        with pytest.raises(RowsLost, match=r"60,000 were written: a node took some"):
+        with pytest.raises(RowsLost, match=r"60,000 were written: a node left"):
             session.load("ON_ITS_WAY", rows, backups=0, progress=strike)
         assert has_struck

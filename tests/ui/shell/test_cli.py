@@ -287,9 +287,7 @@ def test_load_of_text_and_of_more_rows(configured, tmp_path):
         (2, "1", None),
         (3, "3", None),
     ]
-    assert (
-        "no load that was not finished" in ignite_tf("load", "CLI_MORE", "digits", "--resume", code=1).stderr
-    )
+    assert "no unfinished load" in ignite_tf("load", "CLI_MORE", "digits", "--resume", code=1).stderr
     assert "'half'" in ignite_tf(*more, "--dtype", "zip=half", code=1).stderr
     for wrong in (("--dtype", "zip"), ("--separator", "ab")):
         assert ignite_tf(*more, *wrong, code=2).stderr
