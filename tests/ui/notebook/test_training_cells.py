@@ -142,7 +142,7 @@ def test_runs_are_compared_by_tag_and_their_best(kernel, digits, trained):
     (listed,) = json.loads(only)
     assert (listed["id"], listed["tags"], listed["parameters"]["units"]) == (other_id, ["told", "wide"], 16)
     assert (
-        "they have told accuracy, loss"
+        "they have reported accuracy, loss"
         in kernel.run("%ignite_tf history --best nothing --tag told").error["evalue"]
     )
     assert other_id in kernel.run("%ignite_tf ps --all --tag wide").text
