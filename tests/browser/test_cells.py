@@ -126,7 +126,7 @@ def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
     page.get_by_role("button", name="Restart the kernel", exact=True).click()
     page.locator(".jp-Dialog .jp-mod-accept").click()
     expect(notebook.prompt(1)).not_to_have_text("[*]:")
-    gone = "not connected to a kernel any more: "
+    gone = "no longer connected to a kernel: "
     expect(notebook.output(1)).to_contain_text(f"{gone}%ignite_tf attach {run_id} shows the run again")
     for name in ("Stop", "Detach", "TensorBoard"):
         expect(notebook.output(1).get_by_role("button", name=name)).to_be_disabled()
@@ -140,7 +140,7 @@ def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
     attached = notebook.output(2)
     expect(attached.locator(".itm-id")).to_have_text(f"run {run_id}")
     attached.get_by_role("button", name="Stop").click()
-    attached.get_by_role("button", name="Really?").click()
+    attached.get_by_role("button", name="Confirm").click()
     expect(attached).to_contain_text(f"run {run_id}: stopped")
 
 

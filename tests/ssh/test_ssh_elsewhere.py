@@ -146,7 +146,7 @@ def test_while_ignite_is_down(session, elsewhere, bed):
             listed = elsewhere("ps", "--json")
             # Hosts do not know how another test's run ended when only the registry was told.
             assert {each["id"]: each["state"] for each in json.loads(listed.out)}[run.id] == "running"
-            assert "no node of Ignite answers; the hosts were asked instead" in listed.err
+            assert "no Ignite node answers; the hosts were asked instead" in listed.err
             assert check_lines_so_far(elsewhere("logs", run.id, "--worker", "0").out) > 40
             checks = elsewhere.json("doctor", "NUMBERS", code=1)["checks"]
             found = {(each["host"], each["check"]): each for each in checks}

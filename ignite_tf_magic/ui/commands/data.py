@@ -341,7 +341,7 @@ def add_sql_options(sql: argparse.ArgumentParser) -> None:
         "--engine",
         type=_engine,
         metavar="NAME",
-        help="Ignite's SQL engine for it, of those the nodes have: h2 or calcite",
+        help="SQL engine to use, if the nodes have it: h2 or calcite",
     )
 
 

@@ -83,7 +83,7 @@ def _widget_class() -> type[Any]:
         tail = traitlets.Dict().tag(sync=True)
 
         def __repr__(self) -> str:  # the text in a notebook that is saved during the run
-            return f"a run is followed here; {NAME} ps lists runs, {NAME} attach RUN shows one"
+            return f"output of a run; {NAME} ps lists runs, {NAME} attach RUN shows one"
 
     return RunWidget
 

@@ -16,7 +16,7 @@ from ignite_tf_magic.ui.panel_views import panel_as_json
 _INTERVAL_S = 2.0
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK_CHARS = 12
-_HEADS = ("run", "state", "where it stands", "metric", "", "workers", "duration", "cache")
+_HEADS = ("run", "state", "progress", "metric", "", "workers", "duration", "cache")
 
 
 def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:

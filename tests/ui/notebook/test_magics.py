@@ -231,7 +231,7 @@ def test_explain_needs_no_cell(kernel, digits):
     ("code", "words"),
     [
         ("%ignite_tf frob", ["there is no command frob", "usage:"]),
-        ("%ignite_tf stop", ["no run goes on"]),
+        ("%ignite_tf stop", ["no run is live"]),
         ("%ignite_tf resume", ["required: RUN", "usage:"]),
         ("%ignite_tf stop no-such-run", ["no run 'no-such-run'"]),
         ("%ignite_tf start DIGITS_NB", ["in a notebook write a cell: %%ignite_tf start CACHE"]),
