@@ -175,7 +175,7 @@ class Prediction:
         if self._options.replace and self._options.resume:
             raise ConfigError("replace and resume exclude each other; choose one")
         if isinstance(self._options.batch_rows, bool) or self._options.batch_rows < 1:
-            raise ConfigError(f"batch_size={self._options.batch_rows!r}is not a whole number from 1 up")
+            raise ConfigError(f"batch_size={self._options.batch_rows!r} is not a whole number from 1 up")
         if source == target or target.startswith(NOTES_PREFIX):
             raise CacheNameError(
                 f"outputs for the rows of cache {source!r} cannot go into {target!r}; name another"
@@ -240,7 +240,7 @@ class Prediction:
             raise CacheExists(
                 self._target,
                 there,
-                f"{begun}predict into another cache, or in its place by replace=True (--replace)",
+                f"{begun}predict into another cache, or replace it with replace=True (--replace)",
             )
         return False
 
