@@ -174,7 +174,7 @@ class Pruner:
         if (self._reach.root / "runs" / run_id).is_dir():
             with self._reach.visiting([HostRecord("this machine")]) as (here,):
                 if living := _living(here, run_id):
-                    return f"{', '.join(living)} of it lives"
+                    return f"{', '.join(living)} of the run still lives"
                 _remove_when_quiet(here, run_id)
             shutil.rmtree(self._reach.root / "runs" / run_id, ignore_errors=True)
             self._registry.remove(run_id)

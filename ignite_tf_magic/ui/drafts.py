@@ -58,7 +58,7 @@ def chosen_label(columns: CacheColumns, wanted: str | None = None) -> str:
     labels = labels_of(columns)
     if not labels:
         raise ConfigError(
-            f"cache {columns.cache} has no column to predict: one with a single number or text in each row"
+            f"cache {columns.cache} has no column to predict (a single number or text in each row)"
         )
     if wanted is None:
         return labels[0]

@@ -234,7 +234,7 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
     choices = [each.value for each in OnRebalance]
     add("--on-rebalance", choices=choices, help="what to do when partitions have moved (restart)")
     add("--tunnel", action="store_true", help="connect workers only through SSH, from this process")
-    add("--stop-on-nan", action="store_true", help="fail when the loss becomes NaN")
+    add("--stop-on-nan", action="store_true", help="fail when the loss becomes NaN or infinite")
     add(
         "--allow-partial",
         action="store_true",

@@ -183,8 +183,10 @@ def run_statements(
                 screen.say("\n".join(str(plan) for (plan,) in result.rows))
             elif number in asking:
                 show(result, is_last=number == asking[-1])
+            elif changes_rows(statement):
+                screen.say(f"{result.rows[0][0]:,} row{'s' * (result.rows[0][0] != 1)} changed")
             else:
-                screen.say(f"{result.rows[0][0]:,} rows changed" if changes_rows(statement) else "done")
+                screen.say("done")
             if result.truncated:
                 screen.note(
                     f"the first {len(result):,} rows; there are more: --limit N fetches N, --limit 0 all"
@@ -302,7 +304,7 @@ def _add_pack(pack: argparse.ArgumentParser) -> None:
     pack.add_argument(
         "--nulls",
         choices=["mask", "error"],
-        help="have a boolean beside each field that tells of nulls, or none",
+        help="add a boolean field for nulls beside each field (mask), or none (error)",
     )
     pack.add_argument(
         "--backups", type=whole, metavar="N", help="copies beside the first (1 if several nodes)"

@@ -62,7 +62,7 @@ def _add_predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "--prepare",
         metavar="NAME",
-        help="a notebook's function that makes the model's input of a row's value",
+        help="a notebook's function that turns a row's value into the model's input",
     )
     flags(
         predict,

@@ -72,7 +72,7 @@ def _follow(
     if request.detach:
         screen.note(f"  its hosts supervise it; watch it: {screen.command_name} attach {run.id}")
     elif options.tunnel and not screen.outlives_commands:
-        screen.note("  its connections go through this process; it ends with the process")
+        screen.note("  its connections go through this process, so the run ends with it")
     if options.output:
         screen.keep(run, options.output, None)
     if options.detach:

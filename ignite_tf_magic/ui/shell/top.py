@@ -209,4 +209,5 @@ def _cluster_line(seen: dict[str, Any]) -> str:
     if not seen.get("cluster"):
         return "no cluster yet: Ignite nodes are started on this machine when they are needed"
     nodes = ", ".join(f"{node['name']} {node['memory']}".strip() for node in seen["nodes"])
-    return f"{len(seen['nodes'])} nodes: {nodes}; {len(seen['caches'])} caches"
+    num_nodes, num_caches = len(seen["nodes"]), len(seen["caches"])
+    return f"{num_nodes} node{'s' * (num_nodes != 1)}: {nodes}; {num_caches} cache{'s' * (num_caches != 1)}"

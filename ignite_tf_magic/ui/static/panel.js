@@ -231,7 +231,7 @@ function igniteTfPanel(root, source) {
   function trainingForm(cache) {
     const form = source.told().form;
     if (!form || form.cache !== cache) return "";
-    if (!form.labels.length) return make("div", {className: "itm-note", textContent: "no column to predict: one with a single number or text in each row"});
+    if (!form.labels.length) return make("div", {className: "itm-note", textContent: "no column to predict (a single number or text in each row)"});
     const key = JSON.stringify(form);
     if (state.form !== key) Object.assign(state, {form: key, formElement: makeForm(cache, form.labels)});
     return state.formElement;
