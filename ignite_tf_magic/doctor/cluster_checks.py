@@ -80,7 +80,7 @@ def _with_cluster(
     except ConfigError as error:
         checks.append(bad("", "hosts", *_first_line(str(error))))
         found = NamedHosts({})
-    named, advice = found.records, "list an address there that no other machine has, or its node_ids"
+    named, advice = found.records, "list an address there that is unique to the node, or its node_ids"
     checks += [doubtful("", "hosts", warning, advice) for warning in found.warnings]
     present = {host.name: host for host in named.values()}
     absent: dict[str, HostRecord] = {}

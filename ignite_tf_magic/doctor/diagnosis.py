@@ -81,7 +81,7 @@ def judge_failure(host: str, error: IgniteTfError, way: str) -> list[Check]:
     """Judge a host that cannot be used. The texts of SSH errors contain the fix after a semicolon."""
     reason = error.reason if isinstance(error, HostError) else str(error)
     found, fix = _split(reason)
-    fix = fix or f"look by hand: {way}"
+    fix = fix or f"try it by hand: {way}"
     if isinstance(error, HostKeyRejected):
         return [bad(host, "host key", found, fix)]
     if isinstance(error, SshAuthFailed):
@@ -136,7 +136,7 @@ def judge_probe(host: str, python: str, facts: HostFacts, probe: ProbeFacts | Ig
 
 def _judge_python(host: str, python: str, setting: str, probe: ProbeFacts) -> list[Check]:
     if probe.interpreter is None or probe.version is None:
-        return [bad(host, "python", f"{python} does not run there", f"name another: {setting}")]
+        return [bad(host, "python", f"{python} does not run there", f"choose another one: {setting}")]
     if _numbers(probe.version)[:2] < _OLDEST_PYTHON:
         found = f"{probe.interpreter} is Python {probe.version}"
         return [bad(host, "python", found, f"workers need 3.10 or later; {setting}")]
@@ -146,7 +146,7 @@ def _judge_python(host: str, python: str, setting: str, probe: ProbeFacts) -> li
             checks.append(good(host, module, version))
         else:
             install = f"there: {shlex.quote(probe.interpreter)} -m pip install {module}"
-            fix = f"{install}; or start with --requirements FILE; or name another: {setting}"
+            fix = f"{install}; or start with --requirements FILE; or choose another one: {setting}"
             checks.append(bad(host, module, f"missing in {probe.interpreter}", fix))
     return checks
 
@@ -176,13 +176,13 @@ def judge_logout(host: str, probe: ProbeFacts) -> list[Check]:
     if not probe.ends_at_logout:
         return []
     fix = "there, as root: set KillUserProcesses=no in /etc/systemd/logind.conf, systemctl restart systemd-logind"
-    found = "systemd ends all processes of a user who logs out: runs die with the connection"
+    found = "systemd ends all processes of a user who logs out, so runs end with the connection"
     return [bad(host, "logout", found, fix)]
 
 
 def judge_ports(host: str, wanted: tuple[int, int] | None, devices: DeviceFacts | IgniteTfError) -> Check:
     """Judge whether a host has free ports for TensorFlow's servers."""
-    setting = "widen [launch] ports in ignite-tf.toml"
+    setting = "extend the range [launch] ports in ignite-tf.toml"
     if isinstance(devices, IgniteTfError):
         return bad(host, "ports", str(devices), "try again: ignite-tf doctor")
     if wanted is None:
@@ -196,7 +196,7 @@ def judge_ports(host: str, wanted: tuple[int, int] | None, devices: DeviceFacts 
     stop = (
         f", or stop a run that holds some: ignite-tf stop {holders[0]}"
         if holders
-        else ", or end what listens there"
+        else ", or end the programs that listen there"
     )
     return bad(host, "ports", found, setting + stop)
 
@@ -212,7 +212,7 @@ def judge_same_version(probes: Mapping[str, ProbeFacts | IgniteTfError]) -> list
         return []
     found = ", ".join(f"{name}: {version}" for name, version in sorted(versions.items()))
     newest = max(versions.values(), key=_numbers)
-    fix = f"install one version on all, as: python -m pip install tensorflow=={newest}"
+    fix = f"install the same version on all hosts: python -m pip install tensorflow=={newest}"
     return [bad("", "tensorflow", f"versions differ ({found})", fix)]
 
 
@@ -234,10 +234,10 @@ def judge_ways(host: str, reasons: Mapping[str, str | None] | IgniteTfError) -> 
 
 
 _OPEN_SERVERS = (
-    "servers of TensorFlow, JAX and PyTorch listen on all interfaces, and TensorFlow's run what anybody sends who "
-    "reaches them"
+    "servers of TensorFlow, JAX and PyTorch listen on all interfaces, and those of TensorFlow run the code of "
+    "any client"
 )
-_SHUT = "set [launch] ports and let a firewall open them between the hosts only; docs/security.md"
+_SHUT = "set [launch] ports and let a firewall open them between the hosts only; see docs/security.md"
 
 _TUNNELLED = "runs go through SSH ([launch] tunnel), and workers listen at 127.0.0.1 alone"
 _PRIVATE = "workers there listen at 127.0.0.1 alone, as all tasks of a run are on this one host"
@@ -247,7 +247,7 @@ def judge_tunnel(host: str, *, keeps_ports: bool) -> Check:
     """Judge whether a host supports the configured tunneled runs, whose ports other hosts cannot reach."""
     if keeps_ports:
         return good(host, "exposure", _TUNNELLED)
-    found = "the library that keeps ports of workers to their host cannot be loaded there: [launch] tunnel refuses it"
+    found = "the library that hides worker ports from other hosts cannot be loaded there: [launch] tunnel needs it"
     return bad(
         host,
         "exposure",
@@ -259,7 +259,7 @@ def judge_tunnel(host: str, *, keeps_ports: bool) -> Check:
 
 def judge_private(host: str, *, is_here: bool) -> Check:
     """Return a check for the only host of all runs, whose workers can listen on 127.0.0.1 alone."""
-    return good(host, "exposure", _PRIVATE if is_here else f"{_PRIVATE}, but for runs with --chief here")
+    return good(host, "exposure", _PRIVATE if is_here else f"{_PRIVATE}, except for runs with --chief here")
 
 
 def judge_outside(host: str, *, is_reached: bool) -> Check:
@@ -279,8 +279,8 @@ def judge_here(host: str, addresses: Sequence[str]) -> Check:
             host, "exposure", "this machine has no address by which others could reach the ports of workers"
         )
     found = (
-        f"this machine is {', '.join(addresses)} to others. Where no firewall is before it, they reach the ports of "
-        "its workers when a run has tasks on several hosts, or the library is missing that keeps them to one: "
+        f"other machines reach this one at {', '.join(addresses)}. Without a firewall, they reach the ports of its "
+        "workers if a run has tasks on several hosts, or if the library that hides these ports is missing: "
         f"{_OPEN_SERVERS}"
     )
     return doubtful(host, "exposure", found, _SHUT)
@@ -306,7 +306,7 @@ def judge_cluster(whole: Check, num_present: int, missing: Sequence[str]) -> Che
     )
     if 2 * num_present > total:
         return doubtful(
-            "", whole.what, found, "see what is said of these nodes; runs use the others meanwhile"
+            "", whole.what, found, "see the checks of these nodes; runs use the other nodes meanwhile"
         )
     fix = "runs are refused: start these nodes, restart those that lost the others, or train on a part: --allow-partial"
     return bad("", whole.what, found, fix)
@@ -325,9 +325,9 @@ def judge_missing_node(
         listens: Addresses on the host where something listens at the node's port; None if the host cannot be asked.
     """
     if alone is not None:
-        nodes = "alone" if alone == 1 else f"with {alone - 1} others"
+        nodes = "alone" if alone == 1 else f"with {alone - 1} other{'s' * (alone != 2)}"
         found = f"its node is a cluster of its own ({nodes}): it was cut off and has only a part of the rows"
-        return bad(host, "ignite", found, "restart the Ignite node there: it does not come back by itself")
+        return bad(host, "ignite", found, "restart the Ignite node there: it does not rejoin by itself")
     if listens:
         found = f"something listens at {', '.join(listens)} there, and does not answer from here: {reason}"
         return bad(

@@ -13,7 +13,7 @@ from ignite_tf_magic.errors import PredictionIncomplete, format_ranges
 from ignite_tf_magic.prediction.progress import note
 from ignite_tf_magic.runs.hosts.topology import topology_of
 
-GO_ON = "go on with it by resume=True (--resume)"
+GO_ON = "continue it with resume=True (--resume)"
 # For half a second after a node was killed, other nodes may count only their own rows.
 _RECOUNT_S = 2.0
 
@@ -67,8 +67,8 @@ def _incomplete(
         written.name,
         differing,
         f"cache {read.name!r} has {sizes[0]:,} rows, and {written.name!r} has {sizes[1]:,} predicted of them: {where}. "
-        f"Rows have come or gone meanwhile, or a node took some with it. Where rows are missing, {GO_ON}, which "
-        "predicts these partitions again; where there are too many, predict anew by replace=True (--replace)",
+        f"Rows were added or removed meanwhile, or a lost node held some. If rows are missing, {GO_ON}, which "
+        "predicts these partitions again; if there are too many, predict again with replace=True (--replace)",
     )
 
 

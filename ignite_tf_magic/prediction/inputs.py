@@ -60,8 +60,8 @@ def _choice(value: Any, model: Any, cache: str) -> Callable[[Any], Any]:
         return lambda given: given[only]
     raise PredictionMismatch(
         f"cache {cache!r} has the fields {', '.join(value)}, and the model's inputs are "
-        f"{', '.join(names) or 'nothing'}: nobody knows which. Name the field (fields=['NAME'], --field NAME), "
-        "or give a function that makes the input of a row's value (prepare=)"
+        f"{', '.join(names) or 'nothing'}, which do not match. Name the field (fields=['NAME'], --field NAME), "
+        "or pass a function that turns a row's value into the input (prepare=)"
     )
 
 
@@ -88,7 +88,7 @@ def check_fit(spec: Any, model: Any, cache: str) -> None:
             continue
         if not _fits((None, *each.shape.as_list()), shape):
             raise PredictionMismatch(
-                f"the model's input {name!r} has the shape {_shown(shape)}, and what cache {cache!r} has for it is "
+                f"the model's input {name!r} has the shape {_shown(shape)}, and the rows of cache {cache!r} have "
                 f"{_shown((None, *each.shape.as_list()))} ({each.dtype.name}); reshape it: prepare=FUNCTION"
             )
 

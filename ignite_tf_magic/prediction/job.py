@@ -73,7 +73,7 @@ def digest_of(
         content = json.dumps([source, model, prepare, fields, dict(fill)], sort_keys=True)
     except TypeError as error:
         raise ConfigError(
-            f"fill={dict(fill)!r}: numbers, texts and lists of them are needed: {error}"
+            f"fill={dict(fill)!r}: only numbers, texts and lists of them are allowed: {error}"
         ) from error
     return f"predict {hashlib.sha256(content.encode()).hexdigest()}"
 

@@ -70,14 +70,14 @@ def stage_model(options: ConnectOptions, model: Any, folder: Path, *, trust: boo
     elif Path(name).expanduser().is_file():
         shutil.copyfile(Path(name).expanduser(), path)
     else:
-        raise PathNotFound("there is no such file; give a .keras file, igfs:///....keras, or a model", name)
+        raise PathNotFound("no such file; pass a .keras file, igfs:///....keras, or a model", name)
     keras_version(path)
     if not trust:
         try:
             check_model(path, ())
         except ConfigError as error:
             raise ConfigError(
-                f"the model {name} is not sent to workers: {error}. trust=True (--trust) runs what it brings: only "
+                f"the model {name} is not sent to workers: {error}. trust=True (--trust) runs its code: only "
                 "if you trust all who can write this file"
             ) from error
     return ModelFile(path, _sha256(path), _content(path), trust)
@@ -137,8 +137,8 @@ def load_model(path: Path, *, trust: bool) -> Any:
 def _save(model: Any, path: Path) -> None:
     if not hasattr(model, "save") or not hasattr(model, "predict_on_batch"):
         raise ConfigError(
-            f"{type(model).__name__} is no model of Keras, and no path of one; give keras.Model, a .keras file or its "
-            "igfs:/// address"
+            f"{type(model).__name__} is neither a Keras model nor the path of one; pass keras.Model, a .keras file or "
+            "its igfs:/// address"
         )
     try:
         with warnings.catch_warnings():
@@ -153,8 +153,8 @@ def _save(model: Any, path: Path) -> None:
 def _check_name(name: str) -> None:
     if not name.endswith(_SUFFIX):
         raise ConfigError(
-            f"{name!r} is no {_SUFFIX} file: models travel in that form, as it can be looked at before loading. Save "
-            "the model so: model.save('model.keras')"
+            f"{name!r} is not a {_SUFFIX} file, the only format that can be checked before loading; save the "
+            "model with model.save('model.keras')"
         )
 
 

@@ -54,8 +54,8 @@ def _column(name: str, value: Any, num_rows: int) -> NDArray[Any]:
     array = np.asarray(value)
     if array.ndim == 0 or len(array) != num_rows:
         raise PredictionMismatch(
-            f"the model's output {name!r} has the shape {array.shape} for {num_rows} rows; it has to have one item for "
-            "each row, in its first dimension"
+            f"the model's output {name!r} has the shape {array.shape} for {num_rows} rows; its first dimension must "
+            "be the number of rows"
         )
     flat = array.reshape(num_rows, -1) if array.ndim > 1 else array
     if flat.ndim > 1 and flat.shape[1] == 1:
@@ -66,7 +66,7 @@ def _column(name: str, value: Any, num_rows: int) -> NDArray[Any]:
     kind = (_WIDER if flat.ndim == 1 else _WIDER_IN_ARRAYS).get(kind, kind)
     if kind not in (CODE_OF_DTYPE if flat.ndim == 1 else ARRAY_CODE_OF_DTYPE):
         raise PredictionMismatch(
-            f"the model's output {name!r} is of {flat.dtype}, which has no form in a cache; cast it in the model"
+            f"the model's output {name!r} is of {flat.dtype}, which cannot be stored in a cache; cast it in the model"
         )
     return np.ascontiguousarray(flat.astype(kind, copy=False))
 
@@ -74,7 +74,7 @@ def _column(name: str, value: Any, num_rows: int) -> NDArray[Any]:
 def _texts(name: str, values: NDArray[Any]) -> NDArray[Any]:
     if values.ndim > 1:
         raise PredictionMismatch(
-            f"the model's output {name!r} has several texts for each row, and a field holds one; join them in the model"
+            f"the model's output {name!r} has several texts for each row, but a field holds one; join them in the model"
         )
     found = np.empty(len(values), object)
     found[:] = [each.decode() if isinstance(each, bytes) else str(each) for each in values.tolist()]

@@ -110,7 +110,7 @@ def note(
     update_facts(client, cache, change)
     if result is None:
         raise PredictionReplaced(
-            f"something else has begun to fill cache {cache!r}, so this prediction has stopped; look at what it is "
+            f"another program has begun to fill cache {cache!r}, so this prediction has stopped; find out which "
             "(ignite-tf caches, ignite-tf ps), then predict again with --replace, or into another cache"
         )
     return result

@@ -114,7 +114,7 @@ class KeyQueue:
         while self._order and self._order[0] != partition:
             finished.append(self._order.popleft())
         if not self._order:
-            raise IgniteTfError(f"partition {partition} was read a second time, or not in its turn")
+            raise IgniteTfError(f"partition {partition} was read twice, or out of order")
 
 
 class ReadingFailure:
@@ -146,7 +146,7 @@ def rows_of(
     """
     layout = source.layout
     if layout is None:
-        raise IgniteTfError(f"cache {source.cache!r} holds no rows to tell what they look like")
+        raise IgniteTfError(f"cache {source.cache!r} has no rows to find its fields from")
     spec = row_spec(layout)
 
     def read() -> Iterator[Any]:

@@ -83,7 +83,7 @@ def _key_columns(like: CacheConfig, layout: RowLayout) -> KeyColumns:
     first, *others = layout.key.types
     if others:
         names = ", ".join(each.name for each in layout.key.types)
-        raise PredictionMismatch(f"the keys are of several types, and those of a table are of one: {names}")
+        raise PredictionMismatch(f"the keys have several types, but those of a table have one: {names}")
     fields = first.fields.items()
     return KeyColumns(
         first.name, tuple(table_field(name, java_type(code), is_key=True) for name, (code, _) in fields)
@@ -107,6 +107,6 @@ def _check_made(made: CacheConfig, wanted: QueryEntity) -> None:
     there = [each.value_type for each in made.query_entities]
     if there != [wanted.value_type]:
         raise PredictionMismatch(
-            f"cache {made.name!r} is there, and its values are of {', '.join(there) or 'no type known to SQL'}, not of "
+            f"cache {made.name!r} exists with values of type {', '.join(there) or 'unknown to SQL'}, not "
             f"{wanted.value_type}; predict into another cache, or again with --replace"
         )

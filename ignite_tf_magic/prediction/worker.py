@@ -96,7 +96,7 @@ def _outputs(model: Any, batch: Any, cache: str) -> Any:
         given = tf.nest.map_structure(lambda each: f"{each.dtype.name}{list(each.shape)}", batch)
         said = " ".join(str(error).split())
         raise PredictionMismatch(
-            f"the model {model.name!r} cannot take what it gets of cache {cache!r}: {given}; its inputs are "
+            f"the model {model.name!r} does not accept the rows of cache {cache!r}: {given}; its inputs are "
             f"{inputs_of(model) or 'not known'}. {type(error).__name__}: {said}"
         ) from error
 

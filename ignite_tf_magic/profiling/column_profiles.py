@@ -92,7 +92,7 @@ class Looked:
         """Return the profiles of these columns, and add remarks to `notes`."""
         found = {path: self._of_sample(path) for path in paths}
         self.notes += [
-            f"column {column.name} holds {column.type}: nobody can read that without the class"
+            f"column {column.name} holds {column.type}, which cannot be read without its Java class"
             for column in found.values()
             if column.kind == "java"
         ]
@@ -142,14 +142,14 @@ class Looked:
                 found[path] = self._with_sample(table, path, column, answer, found[path])
             self._compare_rows(found[path].num_rows for path in server_columns)
         except QueryError as error:
-            self.notes.append(f"SQL gave no numbers of some columns: {error}")
+            self.notes.append(f"SQL returned no statistics for some columns: {error}")
 
     def _compare_rows(self, counted: Iterable[int]) -> None:
         """Add a note if the table and its cache have different numbers of rows."""
         for num_rows in sorted({*counted} - {self._num_rows}):
             self.notes.append(
-                f"SQL counted {num_rows:,} rows, and the cache has {self._num_rows:,}: the others are of types that "
-                "the table does not have, or came or went meanwhile"
+                f"SQL counted {num_rows:,} rows, and the cache has {self._num_rows:,}: the others have types that "
+                "the table does not have, or were added or removed meanwhile"
             )
 
     def _with_sample(

@@ -189,7 +189,7 @@ def _declared_columns(client: Client, cache: Cache, table: CacheTable | None) ->
     known = (
         "these are the columns that its SQL table and the type of its values declare"
         if columns
-        else "nothing tells what its rows are"
+        else "its columns are unknown"
     )
     note = f"cache {cache.name!r} has no rows; {known}"
     return CacheColumns(cache.name, 0, 0, table.name if table else None, (), tuple(columns), (note,))

@@ -47,8 +47,8 @@ _READ_AS: dict[int, Callable[[int], Any]] = {
     TypeCode.TIME: time_of_sql,
 }
 NULLS_NOTE = (
-    "its rows are packed: what was null is told where a dataset has a column for that, and is elsewhere what a dataset "
-    "makes of it (NaN, an empty text)"
+    "its rows are packed: nulls are known only for fields with a column for nulls; elsewhere they are the values of a "
+    "dataset (NaN, an empty text)"
 )
 
 
@@ -139,7 +139,9 @@ class PackedRows:
             found = self._cache.get_all(some)
             for number in some:
                 if number not in found:
-                    raise SchemaError(f"the entry with key {number} of cache {self._cache.name!r} is gone")
+                    raise SchemaError(
+                        f"the entry with key {number} of cache {self._cache.name!r} no longer exists"
+                    )
                 fields = found[number].fields
                 yield number, int(fields[NUM_ROWS]), bytes(fields[PACKED_ROWS])
 

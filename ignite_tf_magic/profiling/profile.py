@@ -178,7 +178,9 @@ def _doubts(cache: Cache, baseline: Baseline) -> list[str]:
 def _sample_notes(sample: RowSample, *, is_packed: bool) -> list[str]:
     if not sample.is_cut:
         return []
-    within = "" if is_packed else ", within a partition, whose rows come in the order of their keys' hashes"
+    within = (
+        "" if is_packed else ", within a partition, whose rows are read in the order of their keys' hashes"
+    )
     return [f"the rows are large: reading ended after {sample.read_bytes / 2**20:,.0f} MiB{within}"]
 
 

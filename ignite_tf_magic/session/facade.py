@@ -317,14 +317,14 @@ class Session(Loading, Predicting, Closing):
 
     def _report_job(self, directory: str, parcel: Parcel) -> None:
         self.report(
-            f"{directory}: {parcel.num_files:,} files, {mib(parcel.num_bytes)} packed, go to the hosts"
+            f"{directory}: {parcel.num_files:,} files, {mib(parcel.num_bytes)} packed, are sent to the hosts"
         )
         if parcel.left_out:
             names = ", ".join(parcel.left_out[:_MOST_NAMES])
             more = len(parcel.left_out) - _MOST_NAMES
             self.report(
-                f"left out of it (secrets, and links that lead out): {names}{f' and {more} more' if more > 0 else ''}; "
-                "--include NAME ships what a link leads to"
+                f"not sent (secrets, and links to files outside): {names}{f' and {more} more' if more > 0 else ''}; "
+                "--include NAME sends the target of a link"
             )
 
     def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> RunPlan:
@@ -608,5 +608,5 @@ def attach_run(
         return run
     with open_session(report=report, config=config, via=via) as session:
         run = session.take_over_run(run.id)
-    report(f"run {run.id} was left by its owner; it is this process's now")
+    report(f"the owner of run {run.id} has ended; this process owns it now")
     return run

@@ -286,7 +286,7 @@ class Files(Closing):
         """
         if paths.is_uri(source) == paths.is_uri(target):
             raise TransferError(
-                "sync is between igfs and this machine: give one igfs:///PATH and one directory"
+                "sync copies between igfs and this machine; pass one igfs:///PATH and one local directory"
             )
         here, there = self._place(source), self._place(target)
         tree, known = here.tree(), there.tree()
@@ -359,7 +359,7 @@ def _pairs(sources: Sequence[_Source], target: _Target, given: str) -> list[tupl
     """Pair each source with its target: a name below the target if that is a directory, else the target itself."""
     is_directory = target.is_directory()
     if len(sources) > 1 and not is_directory:
-        raise PathNotDirectory("several files need a directory that exists to go into", given)
+        raise PathNotDirectory("several files need an existing directory as their target", given)
     if is_directory or given.endswith("/"):
         return [(source, target.below(source.last_name())) for source in sources]
     return [(source, target) for source in sources]
@@ -382,7 +382,7 @@ def _copy(
 def _check_kind(place: CopyLocation, verb: str, *, recursive: bool) -> None:
     if place.is_directory() and not recursive:
         name = _address(place) if isinstance(place, IgfsPlace) else place.name()
-        raise PathIsDirectory(f"this is a directory; with all that is in it: {verb} -r", name)
+        raise PathIsDirectory(f"this is a directory; with its contents: {verb} -r", name)
 
 
 def _carry_out(transfers: Sequence[Transfer], progress: CopyProgress | None) -> CopyOutcome:
@@ -437,7 +437,7 @@ def start_mount(address: str, directory: str, *, report: Report) -> Path:
             process.wait()
             said = log.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: ")
             raise MountError(
-                said or f"igfs could not be mounted in {where}; the process ended without a word"
+                said or f"igfs could not be mounted in {where}; the process ended without a message"
             )
         time.sleep(_POLL_S)
     return log

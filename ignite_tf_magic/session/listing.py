@@ -65,17 +65,15 @@ def only_run(*, or_newest: bool = False, config: Path | None = None, via: str | 
     index = run_index(configuration(config, via))
     listed = index.runs(include_ended=True)
     if listed.warnings and not or_newest:
-        raise RunNotFound(f"not all runs can be seen ({'; '.join(listed.warnings)}); write which is meant")
+        raise RunNotFound(f"not all runs can be seen ({'; '.join(listed.warnings)}); name the run")
     runs = [run for run in listed if index.is_verified(run.id)]
     live = [run for run in runs if not run.state.has_ended]
     if len(live) > 1:
-        raise RunNotFound(
-            f"{len(live)} runs go on: {', '.join(run.id for run in live)}; write which is meant"
-        )
+        raise RunNotFound(f"{len(live)} runs are live: {', '.join(run.id for run in live)}; name one of them")
     if live or (or_newest and runs):
         return (live or runs)[-1]
     last = f"; the last one is {runs[-1].id}, {runs[-1].state.value}" if runs else ""
-    raise RunNotFound(f"no run goes on{last}")
+    raise RunNotFound(f"no run is live{last}")
 
 
 def left_runs() -> list[RunInfo]:

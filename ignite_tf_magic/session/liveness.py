@@ -28,15 +28,17 @@ def why_it_may_live(run: Run, registry: Registry, *, is_of_this_home: bool) -> s
         answers = call_all(opened, lambda host: host.jobs_of(record.run_id))
     for name, answer in answers.items():
         if isinstance(answer, tuple) and (living := [job.name for job in answer if not job.has_ended]):
-            return f"{', '.join(living)} of it lives on {name}, though nobody answers for the run"
+            return f"{', '.join(living)} of the run still lives on {name}, though the run's owner is gone"
     for name in sorted(must_tell):
         answer = answers.get(name)
         if isinstance(answer, IgniteTfError):
-            return f"nobody answers for it, and {name} cannot be asked whether it lives there: {answer}"
+            return (
+                f"its owner is gone, and {name} cannot be asked whether the run still lives there: {answer}"
+            )
         if answer is None:
             return (
-                f"nobody answers for it, and {name} has nothing of it where files of this user lie; "
-                f"do it as the user, with the IGNITE_TF_HOME, who started it on {record.owner_host}"
+                f"its owner is gone, and {name} has no files of it for this user; repeat the command as the user, and "
+                f"with the IGNITE_TF_HOME, that started the run on {record.owner_host}"
             )
     ends = [job.ended_at for answer in answers.values() if isinstance(answer, tuple) for job in answer]
     last_sign = max([record.started_at, *(end for end in ends if end is not None)])
@@ -44,7 +46,7 @@ def why_it_may_live(run: Run, registry: Registry, *, is_of_this_home: bool) -> s
     is_seen_to_be_gone = record.detached or is_of_this_home
     if not is_seen_to_be_gone and time.time() - last_sign < _OWNER_MAY_SLEEP_S:
         return (
-            f"process {record.owner_pid} on {record.owner_host}, which owns it, does not answer, and may only sleep; "
-            "it can be done there now, and from here after a day"
+            f"process {record.owner_pid} on {record.owner_host}, which owns the run, does not answer, and may be "
+            "suspended; repeat the command there, or here after a day"
         )
     return None

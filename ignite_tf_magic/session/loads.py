@@ -109,7 +109,7 @@ class Loading:
         asked = {LoadWay.REPLACE: replace, LoadWay.APPEND: append, LoadWay.UPSERT: upsert}
         ways = [way for way, is_asked in asked.items() if is_asked]
         if len(ways) > 1:
-            raise ConfigError(f"rows can {' or '.join(way.value for way in ways)}, and not both; choose one")
+            raise ConfigError(f"rows can {' or '.join(way.value for way in ways)}, but not both; choose one")
         names = (key,) if isinstance(key, str) else tuple(key)
         reading = SourceOptions(names, split, text or TextFormat(), rejects, keep_nan, drop, self.report)
         rows = read_source(source, reading)

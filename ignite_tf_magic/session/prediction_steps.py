@@ -173,9 +173,9 @@ class Prediction:
         """Refuse names that outputs cannot go to, a source that is incomplete or packed, and contradictory options."""
         source, target = self._source, self._target
         if self._options.replace and self._options.resume:
-            raise ConfigError("replace begins anew, and resume goes on; choose one")
+            raise ConfigError("replace and resume exclude each other; choose one")
         if isinstance(self._options.batch_rows, bool) or self._options.batch_rows < 1:
-            raise ConfigError(f"batch_size={self._options.batch_rows!r}: a whole number from 1 up is needed")
+            raise ConfigError(f"batch_size={self._options.batch_rows!r} is not a whole number from 1 up")
         if source == target or target.startswith(NOTES_PREFIX):
             raise CacheNameError(
                 f"outputs for the rows of cache {source!r} cannot go into {target!r}; name another"
@@ -185,8 +185,8 @@ class Prediction:
         check_complete(self._client, rows.name)
         if holds_packed_rows(rows.config()):
             raise ConfigError(
-                f"the rows of cache {source!r} are packed, and outputs are written beside single rows: predict those "
-                "of the cache that they were packed from"
+                f"the rows of cache {source!r} are packed, and outputs are written beside single rows: predict the "
+                "rows of the cache that they were packed from"
             )
 
     def _rows_there(self) -> int | None:
@@ -233,12 +233,14 @@ class Prediction:
             return is_same and there is not None
         if there:
             begun = (
-                f"they are of this very prediction, which has not finished: {GO_ON}, or " if is_same else ""
+                f"they are outputs of this prediction, which has not finished: {GO_ON}, or "
+                if is_same
+                else ""
             )
             raise CacheExists(
                 self._target,
                 there,
-                f"{begun}predict into another cache, or in its place by replace=True (--replace)",
+                f"{begun}predict into another cache, or replace it with replace=True (--replace)",
             )
         return False
 
@@ -303,7 +305,7 @@ class Prediction:
                 },
             )
         except TypeError as error:
-            raise ConfigError(f"an option is not known to runs: {error}") from error
+            raise ConfigError(f"unknown option of a run: {error}") from error
 
     def _start(self, request: RunRequest) -> TrainingRun:
         run = self._placed(self._session.start_run, request)

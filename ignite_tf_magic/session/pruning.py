@@ -133,7 +133,7 @@ class Pruner:
             if isinstance(answer, HostUnreachable):
                 self._silent.add(name)
             elif isinstance(answer, IgniteTfError):
-                self._report(f"{name} was not tidied: {answer}")
+                self._report(f"{name}: old files were not removed: {answer}")
             else:
                 for path in answer[1]:
                     self._report(f"{name} keeps {path}")
@@ -151,7 +151,7 @@ class Pruner:
         except RunNotFound:
             run = None
         if run is None or run.id != run_id:
-            return "it is not to be found any more"
+            return "it no longer exists"
         if run.info().state is RunState.LOST:
             is_here = self._index.is_of_this_home(run)
             if (reason := why_it_may_live(run, self._registry, is_of_this_home=is_here)) is not None:
@@ -174,7 +174,7 @@ class Pruner:
         if (self._reach.root / "runs" / run_id).is_dir():
             with self._reach.visiting([HostRecord("this machine")]) as (here,):
                 if living := _living(here, run_id):
-                    return f"{', '.join(living)} of it lives"
+                    return f"{', '.join(living)} of the run still lives"
                 _remove_when_quiet(here, run_id)
             shutil.rmtree(self._reach.root / "runs" / run_id, ignore_errors=True)
             self._registry.remove(run_id)
@@ -189,7 +189,7 @@ class Pruner:
             if (stored := registry.get(run.id)) is not None:
                 registry.replace(stored, {**record.to_json(), "told": record.version})
         except RecordChanged:
-            return "somebody has just gone on with it"
+            return "it has just been resumed"
         except RecordDamaged:  # or forged: no process follows such a row, and it is removed with the rest
             pass
         record.write(run.directory)
@@ -209,7 +209,7 @@ class Pruner:
             told = call_all(opened, lambda host: _living(host, run.id))
             for name, living in told.items():
                 if isinstance(living, list) and living:
-                    return f"{', '.join(living)} of it lives on {name}, though it is said to have ended"
+                    return f"{', '.join(living)} of the run still lives on {name}, but its record says it has ended"
             silent = {name: answer for name, answer in told.items() if isinstance(answer, IgniteTfError)}
             quiet = [host for host in opened if host.name not in silent]
             answers = {**silent, **call_all(quiet, lambda host: _remove_when_quiet(host, run.id))}

@@ -37,20 +37,20 @@ def plan_to_resume(
     """
     if not run.directory.is_verified:
         raise ConfigError(
-            f"run {run.id} is not resumed: of what it executes this machine knows only what anybody at Ignite's port "
-            f"may have written; resume it on {run.record().owner_host}, where it was started"
+            f"run {run.id} is not resumed: this machine knows its command only from Ignite, where any client may have "
+            f"written it; resume it on {run.record().owner_host}, where it was started"
         )
     state = run.info().state
     if not state.has_ended:
         raise ConfigError(f"run {run.id} is {state.value}: watch it with attach {run.id}, or stop it first")
     if not _has_come_to_rest(run):
         raise ConfigError(
-            f"run {run.id} is {state.value}, but processes of it have lived on here for {_LAST_JOBS_S:g} s: stop it "
+            f"run {run.id} is {state.value}, but processes of it still live here after {_LAST_JOBS_S:g} s; stop it "
             f"first, with stop {run.id}"
         )
     info, record = run.info(), _as_submitted(run)
     if info.state is RunState.SUCCEEDED:
-        raise ConfigError(f"run {run.id} has succeeded: there is nothing to go on with; start another")
+        raise ConfigError(f"run {run.id} has succeeded, so there is nothing to resume; start a new run")
     if info.state is RunState.LOST and (record.detached or not is_of_this_home):
         reason = why_it_may_live(run, registry, is_of_this_home=is_of_this_home)
         if reason is not None:

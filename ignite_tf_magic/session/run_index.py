@@ -176,7 +176,7 @@ class RunIndex:
                 listing = registry.runs()
         except IgniteTfError as error:
             found, unheard = self._over_ssh()
-            reason = "no node of Ignite answers" if isinstance(error, ConnectionFailed) else str(error)
+            reason = "no Ignite node answers" if isinstance(error, ConnectionFailed) else str(error)
             return found, (f"{reason}; the hosts were asked instead", *unheard)
         records, warnings = {}, list(listing.warnings)
         for entry in listing:
@@ -200,7 +200,7 @@ class RunIndex:
                     return RunRecord.read(directory)
                 return None
         if (record := _read(entry.record)) is None:
-            warnings.append(f"the row of run {run_id!r} in cache {CACHE} is no record that a run can have")
+            warnings.append(f"the row of run {run_id!r} in cache {CACHE} is not a valid record of a run")
         return record
 
     def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:

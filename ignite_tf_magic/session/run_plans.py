@@ -133,10 +133,10 @@ def plan_run(
     _check_words(request)
     spec = _spec(config, request)
     if request.wheels is not None and request.requirements is None:
-        raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
+        raise ConfigError("--wheels DIR holds the packages that --requirements FILE lists; pass both")
     if request.push and spec.command and not spec.runs_script:
         raise ConfigError(
-            f"--push gives variables to a Python script, and {spec.command[0]!r} is none; write them to igfs:// instead"
+            f"--push sends variables to a Python script, not to {spec.command[0]!r}; write them to igfs:// instead"
         )
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
@@ -305,13 +305,12 @@ def _with_tunnel(request: RunRequest, strategy: Strategy) -> RunRequest:
     """
     if request.detach:
         raise ConfigError(
-            "--tunnel, or tunnel = true in [launch]: this process carries what the run's hosts send to each other, and "
-            "a run that its hosts answer for has none. Leave --detach out; in a shell give --tunnel, and the run ends "
-            "with the command"
+            "--tunnel, or tunnel = true in [launch]: this process carries the traffic between the run's hosts, so it "
+            "must own the run. Leave --detach out; in a shell pass --tunnel, and the run ends with the command"
         )
     if request.communication == "nccl":
         raise ConfigError(
-            "--communication nccl: NCCL chooses ports of its own, which --tunnel knows nothing of; use ring"
+            "--communication nccl: NCCL chooses its own ports, which --tunnel cannot forward; use ring"
         )
     is_sync = strategy is Strategy.SYNC
     return replace(
@@ -326,8 +325,8 @@ def _check_communication(way: str, strategy: Strategy) -> None:
         )
     if way != "auto" and strategy is not Strategy.SYNC:
         raise ConfigError(
-            f"--communication {way} is for workers that take each step together, and with --strategy {strategy.value} "
-            "none does; leave it out"
+            f"--communication {way} needs workers that take each step together, and those of --strategy "
+            f"{strategy.value} do not; leave it out"
         )
 
 
@@ -336,7 +335,9 @@ def _check_env(env: Mapping[str, str]) -> None:
         if not name or "=" in name or "\0" in name + value:
             raise ConfigError(f"--env {name}={value[:40]}: NAME=VALUE is needed, without NUL")
         if name == "TF_CONFIG" or name.startswith("IGNITE_"):
-            raise ConfigError(f"--env {name}: the run itself says this to its workers; choose another name")
+            raise ConfigError(
+                f"--env {name}: the run itself sets this variable for its workers; choose another name"
+            )
 
 
 def _check_words(request: RunRequest) -> None:

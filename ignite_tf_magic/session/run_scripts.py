@@ -52,7 +52,7 @@ def read_script(run: Run) -> str:
         for name, answer in answers.items()
     ]
     raise ConfigError(
-        f"the script of run {record.run_id} is nowhere to be found ({'; '.join(reasons)}); start it again "
+        f"the script of run {record.run_id} was not found ({'; '.join(reasons)}); start it again "
         f"from its cell, with its checkpoints: igfs:///runs/{record.run_id}/checkpoints"
     )
 

@@ -69,10 +69,10 @@ def give(value: Any) -> None:
             path.write_bytes(cloudpickle.dumps(value))
         except Exception as failure:  # noqa: BLE001 - whatever a class raises when it is pickled
             raise ConfigError(
-                f"what the function returned is lost: {error}; nor can it be pickled: {failure}"
+                f"the function's result is lost: {error}; it cannot be pickled either: {failure}"
             ) from error
         raise ConfigError(
-            f"{error}. What the function returned is kept on {platform.node()}, in {path}, where "
+            f"{error}. The function's result is kept on {platform.node()}, in {path}, where "
             "cloudpickle.load(open(path, 'rb')) reads it, beside the run's other files"
         ) from error
 
@@ -135,7 +135,7 @@ def read_result(options: ConnectOptions, run_id: str) -> Any:
             found = decode(_get(volume, ("runs", run_id, _RESULT)))
         except PathNotFound:
             raise PathNotFound(
-                f"run {run_id} has given no result; a script gives one with ignite_tf_magic.result(value)"
+                f"run {run_id} has stored no result; a script stores one with ignite_tf_magic.result(value)"
             ) from None
     # Earlier versions stored a model's name in a field of its own.
     value = SimpleNamespace(**{_MODEL: found["model"]}) if "model" in found else found["result"]
@@ -219,7 +219,7 @@ def _check(path: Path, what: str, keras: Any, given: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the model {what} was not loaded: {error}. Classes and functions of your own: "
             "RUN.model(custom_objects={'Net': Net}), or keras.saving.register_keras_serializable. "
-            "RUN.model(trust=True) runs what it brings: only if you trust all who can write into the cluster"
+            "RUN.model(trust=True) runs its code: only if you trust all who can write into the cluster"
         ) from error
 
 
@@ -257,7 +257,7 @@ def _get(volume: Volume, path: tuple[str, ...]) -> bytes:
             found = bytearray(file.node.size)
         except (MemoryError, OverflowError) as error:
             raise ConfigError(
-                f"igfs:///{'/'.join(path)} is said to have {file.node.size:,} bytes, which do not fit into memory"
+                f"igfs:///{'/'.join(path)} has {file.node.size:,} bytes by its record, which do not fit into memory"
             ) from error
         done = 0
         while count := file.read_into(done, memoryview(found)[done : done + _PART_BYTES]):

@@ -273,11 +273,11 @@ def _await_supervisor(registry: Registry, run_id: str, failed: Mapping[str, Igni
         time.sleep(_POLL_S)
     if unread is not None:
         raise LaunchError(
-            f"whether a host has taken run {run_id} over could not be seen: {unread}. It may go on: ignite-tf ps shows "
-            f"it, ignite-tf stop {run_id} ends it"
+            f"cannot tell whether a host has taken run {run_id} over: {unread}. It may go on: ignite-tf ps shows it, "
+            f"ignite-tf stop {run_id} ends it"
         )
     reasons = f" ({'; '.join(map(str, failed.values()))})" if failed else ""
     raise LaunchError(
-        f"no host has taken run {run_id} over within {_TAKEN_OVER_S:g} s{reasons}. Their words are in "
-        f"reconciler.log of the run's directory there; ignite-tf stop {run_id} ends what there is of it"
+        f"no host has taken run {run_id} over within {_TAKEN_OVER_S:g} s{reasons}. See reconciler.log in "
+        f"the run's directory on the hosts; ignite-tf stop {run_id} ends the run's processes"
     )

@@ -130,7 +130,7 @@ def _running(directory: BoardDirectory) -> TensorBoardInfo | None:
 def _check_address(running: TensorBoardInfo, spec: BoardSpec) -> None:
     if spec.port not in {None, 0, running.port} or spec.host != running.host:
         raise TensorBoardError(
-            f"a TensorBoard that shows this listens at {running.host}:{running.port} already (pid {running.pid}). "
+            f"a TensorBoard for these logs listens at {running.host}:{running.port} already (pid {running.pid}). "
             f"Open it without --port and --host, or stop it first: ignite-tf tensorboard --stop --port {running.port}"
         )
 
@@ -192,7 +192,7 @@ def _await_answer(directory: BoardDirectory, spec: BoardSpec, report: Report) ->
 def _why_it_ended(directory: BoardDirectory, spec: BoardSpec) -> str:
     lines = _last_lines(directory)
     if spec.port and "already in use" in lines:
-        return f"port {spec.port} is taken by another program; name another, or none to take any that is free"
+        return f"port {spec.port} is used by another program; choose another one, or none for any free port"
     if "No module named 'pkg_resources'" in lines:
         return "TensorBoard before 2.21 needs an older setuptools; install it: pip install 'setuptools<82'"
     return f"TensorBoard ended while starting; {lines}"
@@ -200,7 +200,7 @@ def _why_it_ended(directory: BoardDirectory, spec: BoardSpec) -> str:
 
 def _last_lines(directory: BoardDirectory) -> str:
     lines = tail(directory.log, _LAST_LINES)
-    return "the last lines of its output:\n" + "\n".join(lines or ["(there are none)"])
+    return "the last lines of its output:\n" + "\n".join(lines or ["(none)"])
 
 
 def _ask(info: TensorBoardInfo) -> dict[str, Any] | None:
@@ -230,9 +230,9 @@ def _with_notes(info: TensorBoardInfo, directory: BoardDirectory) -> TensorBoard
         )
     notes = list(answer["troubles"])
     if answer["has_events"] is False:
-        notes.append("nothing to show yet: no event files are there. What comes will show when you reload it")
+        notes.append("nothing to show yet: there are no event files; reload the page when there are some")
     if "/proxy/" in info.url and importlib.util.find_spec("jupyter_server_proxy") is None:
-        notes.append("if it stays empty: install jupyter-server-proxy where the Jupyter server runs")
+        notes.append("if the page stays empty: install jupyter-server-proxy where the Jupyter server runs")
     return replace(info, notes=tuple(notes))
 
 

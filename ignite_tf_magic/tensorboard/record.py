@@ -64,7 +64,9 @@ def log_sources(logdirs: Sequence[str]) -> tuple[LogSource, ...]:
 
 def _absolute(logdir: str) -> str:
     if not logdir:
-        raise ConfigError("a log directory is empty; give a directory or a URI as igfs:///runs/RUN/events")
+        raise ConfigError(
+            "the name of a log directory is empty; pass a directory or a URI, such as igfs:///runs/RUN/events"
+        )
     return logdir.rstrip("/") if "://" in logdir else str(Path(logdir).expanduser().resolve())
 
 

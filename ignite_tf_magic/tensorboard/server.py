@@ -97,10 +97,10 @@ def _serve(directory: BoardDirectory) -> None:
     while watch.idle_s() < spec.idle_timeout_s and directory.lock.exists():
         if (troubles := tree.troubles()) != told:
             told = troubles
-            _say("; ".join(troubles) or "all places can be read again")
+            _say("; ".join(troubles) or "all log directories can be read again")
         time.sleep(min(_LOOK_EVERY_S, spec.idle_timeout_s / 4))
     if directory.lock.exists():
-        _say(f"ending: nobody has looked for {spec.idle_timeout_s / 3600:g} hours")
+        _say(f"ending: not viewed for {spec.idle_timeout_s / 3600:g} hours")
 
 
 def _launch(spec: BoardSpec, tree: LogTree, watch: Watch, seen: threading.Event) -> int:
@@ -141,7 +141,7 @@ def _plugins() -> list[Any]:
     for entry_point in entry_points(group="tensorboard_plugins"):
         if entry_point.name == "projector" and _is_projector_open():
             _say(
-                "without the projector: this TensorBoard's shows any file that event files name; 2.21 does not"
+                "the projector is off: that of this TensorBoard shows any file that event files name; 2.21 does not"
             )
             continue
         try:

@@ -17,7 +17,7 @@ _SHOWN_ITEMS_CHARS = 16
 def columns_view(found: CacheColumns) -> View:
     """List the columns of a cache."""
     several = len(found.kinds) > 1
-    looked_at = f"types and nulls are those of {found.num_looked_at:,} of its {found.rows:,} rows"
+    looked_at = f"types and nulls from {found.num_looked_at:,} of its {found.rows:,} rows"
     title = f"cache {found.cache}: {looked_at}" if found.num_looked_at else f"cache {found.cache}"
     title += f"; about {size_text(round(found.row_bytes * found.rows))}" if found.row_bytes else ""
     title += f"; SQL table {found.table}" if found.table else ""

@@ -89,7 +89,7 @@ class CapturedScreen:
         """
         del what
         if name is not None:
-            raise ConfigError("nothing can be kept from here; use a cell or a shell")
+            raise ConfigError("the panel cannot store results (-o); use a cell or a shell")
         self.parts.append(f"{value}\n")
 
     def show_rows(self, frame: Callable[[], Any], view: View) -> None:
@@ -100,7 +100,7 @@ class CapturedScreen:
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
         """Return no variables; raise `ConfigError` if any are requested."""
         if names:
-            raise ConfigError("variables are a notebook's; use a cell")
+            raise ConfigError("the panel cannot pass notebook variables; use a cell")
         return {}
 
     @contextmanager

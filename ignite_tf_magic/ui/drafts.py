@@ -57,12 +57,16 @@ def chosen_label(columns: CacheColumns, wanted: str | None = None) -> str:
     """
     labels = labels_of(columns)
     if not labels:
-        raise ConfigError(f"cache {columns.cache} has no column of one number or text in a row, to be learnt")
+        raise ConfigError(
+            f"cache {columns.cache} has no column to predict (a single number or text in each row)"
+        )
     if wanted is None:
         return labels[0]
     found = columns.find(wanted, "--label").name
     if found not in labels:
-        raise ConfigError(f"--label {wanted}: {columns.cache} has {', '.join(labels)} to be learnt")
+        raise ConfigError(
+            f"--label {wanted} cannot be predicted; columns of {columns.cache} that can: {', '.join(labels)}"
+        )
     return found
 
 
@@ -95,12 +99,16 @@ def draft_of(columns: CacheColumns, profile: ColumnProfile) -> str:
     features = [each for each in others if _is_numeric(each) and None not in each.shape]
     if not features:
         raise ConfigError(
-            f"cache {columns.cache} has no numbers, nor arrays of one length, beside {profile.name}, to learn it from"
+            f"cache {columns.cache} has no inputs to predict {profile.name} from: numbers, or arrays of one length"
         )
     aim = _objective_of(profile)
     width = sum(math.prod(size or 0 for size in each.shape) for each in features)
     left_out = [_visible(each.name) for each in others if each not in features]
-    note = f"# Left out, as no numbers or of many lengths: {', '.join(left_out)}\n" if left_out else ""
+    note = (
+        f"# Left out, because they are not numbers or vary in length: {', '.join(left_out)}\n"
+        if left_out
+        else ""
+    )
     numbers = "".join(f"        column({', '.join(_place(each.name))}),\n" for each in features)
     return f'''\
 import keras
@@ -116,7 +124,7 @@ def column(fields, name):
 
 
 def example(row):
-    """What is known of a row in one vector, and what is to be learnt."""
+    """Return the inputs of a row as one vector, and its label."""
     numbers = [
 {numbers}    ]
     vector = tf.concat(numbers, 0)
@@ -146,7 +154,7 @@ def start_words(cache: str, options: Sequence[str]) -> list[str]:
         ConfigError: The cache's name looks like an option.
     """
     if cache.startswith("-"):
-        raise ConfigError(f"cache {cache[:80]!r} begins like an option, and cannot be named in a command")
+        raise ConfigError(f"cache {cache[:80]!r} begins with -, so a command takes it for an option")
     return ["start", cache, *options]
 
 

@@ -76,7 +76,7 @@ def _after_watching(run: Run, screen: Screen) -> str:
             f"  go on with it: {screen.command_name} resume {run.id}"
         )
     return (
-        f"\nnot watching any more; run {run.id} goes on\n"
+        f"\nno longer watching; run {run.id} goes on\n"
         f"  watch it again: {screen.command_name} attach {run.id}\n"
         f"  stop it:        {screen.command_name} stop {run.id}"
     )

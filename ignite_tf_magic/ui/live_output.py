@@ -163,5 +163,5 @@ def _without_told(lines: Sequence[str], told: str) -> list[str]:
             return list(lines[:start])
     last = told.rpartition("\n")[2]
     if plain(lines[-1]).strip() == last.strip():
-        return [*lines[: starts[-1]], f"[it failed of the same: {last[:_PROGRESS_CHARS]}]"]
+        return [*lines[: starts[-1]], f"[it failed for the same reason: {last[:_PROGRESS_CHARS]}]"]
     return list(lines)

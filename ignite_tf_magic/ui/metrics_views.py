@@ -23,7 +23,7 @@ _LESS_IS_BETTER = frozenset(("loss", "error", "err", "mse", "mae", "rmse", "perp
 _LARGER_IS_BETTER = frozenset(
     ("acc", "accuracy", "auc", "precision", "recall", "f1", "iou", "r2", "dice", "reward", "bleu", "score")
 )
-_NOTHING = "this run has told nothing of a training: only `fit` of Keras and loops with `checkpoint` do"
+_NOTHING = "this run has reported no training; only Keras `fit` and loops with `checkpoint` report one"
 
 
 def speed_text(record: TrainingRecord) -> str:
@@ -48,8 +48,8 @@ def advice(records: Sequence[TrainingRecord]) -> str | None:
         return None
     return (
         f"the training waits for its data {share:.0%} of the time. What may help: `.map(f, num_parallel_calls="
-        "tf.data.AUTOTUNE)`, `.prefetch(tf.data.AUTOTUNE)` behind the last step, larger batches, `.cache()` behind "
-        "what is slow when the rows fit in memory, more workers"
+        "tf.data.AUTOTUNE)`, `.prefetch(tf.data.AUTOTUNE)` after the last step, larger batches, `.cache()` after "
+        "the slow steps if the rows fit in memory, more workers"
     )
 
 
@@ -68,7 +68,7 @@ def typical_speed(records: Sequence[TrainingRecord]) -> str:
         return ""
     waits = [each.data_wait for each in told if each.data_wait is not None]
     waiting = f", waiting for data {median(waits):.0%} of the time" if waits else ""
-    return f"mostly {median(each.examples_per_s or 0.0 for each in told):,.0f} examples/s{waiting}"
+    return f"about {median(each.examples_per_s or 0.0 for each in told):,.0f} examples/s{waiting}"
 
 
 def of_last_training(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
@@ -101,7 +101,9 @@ def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> Vi
     notes = _best_epochs([each for each in of_last_training(records) if each.is_epoch], names)
     trainings = list(dict.fromkeys(each.training for each in records))
     if len(trainings) > 1:
-        notes.append(f"the chart and the best are of {trainings[-1]}, the last of {len(trainings)} trainings")
+        notes.append(
+            f"the chart and the best values are those of {trainings[-1]}, the last of {len(trainings)} trainings"
+        )
     if len(epochs) > len(shown):
         notes.append(f"the last {len(shown)} of {len(epochs)} epochs; --all shows all")
     if not notes:
@@ -182,7 +184,7 @@ def comparison_view(
     table = table_view(head, rows, right=numbers, upper=False)
     if best is None:
         return table
-    note = message_view(f"each with its {'largest' if grows(best) else 'least'} {best}, the best first")
+    note = message_view(f"each with its {'largest' if grows(best) else 'smallest'} {best}, the best first")
     return View(f"{table.text}\n{note.text}", table.html + note.html)
 
 

@@ -92,8 +92,8 @@ def seconds(text: str) -> float:
     return found
 
 
-RUN_IS = "its id (CLUSTER_ID), or the beginning of it or of its name"
-THE_ONLY = "the only one that goes on"
+RUN_IS = "the run's id (CLUSTER_ID), or the beginning of its id or name"
+THE_ONLY = "the only live run"
 THE_NEWEST = f"{THE_ONLY}, else the newest"
 _STRATEGIES = ["auto", *(each.value for each in session.Strategy)]
 
@@ -103,7 +103,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
     )
-    parser.add_argument("--via", metavar="HOST", help="SSH host through which all is reached")
+    parser.add_argument(
+        "--via", metavar="HOST", help="SSH host through which to reach the cluster and all hosts"
+    )
 
 
 class _VersionAction(argparse._VersionAction):
@@ -165,43 +167,63 @@ def host_names(text: str) -> tuple[str, ...]:
 def add_run_options(start: argparse.ArgumentParser) -> None:
     """Add the options that start a run. The `dest` of each option is a field of `RunRequest`."""
     add = start.add_argument
-    _add_place(start, "processes to train with (1; for JOB_CMD one for each node)")
-    add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
+    _add_place(start, "number of worker processes (1; with JOB_CMD one for each node)")
+    add(
+        "--env",
+        action="append",
+        type=assignment,
+        metavar="K=V",
+        help="environment variable of the workers (no secrets)",
+    )
     add(
         "--include",
         action="append",
         metavar="NAME",
-        help="a link of JOB_DIR that leads out: ship what it leads to (a pattern)",
+        help="link in JOB_DIR to files outside it: ship these, too (a pattern)",
     )
-    add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
-    add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
+    add(
+        "--requirements",
+        type=Path,
+        metavar="FILE",
+        help="packages that the workers get, installed once on each host",
+    )
+    add(
+        "--wheels",
+        type=Path,
+        metavar="DIR",
+        help="wheels of these packages, for hosts without a package index",
+    )
     add(
         "--start-timeout",
         dest="start_timeout_s",
         type=seconds,
         metavar="S",
-        help="seconds for several to start; who joins later is told of (180)",
+        help="seconds for several workers to start; later ones are reported (180)",
     )
     add("--strategy", choices=_STRATEGIES, default="auto", help="how workers work together (auto)")
     add(
         "--communication",
         choices=session.COMMUNICATION,
-        help="with sync: how tensors go from worker to worker (auto)",
+        help="with sync: how workers exchange tensors (auto)",
     )
-    add("--ps", dest="num_ps", type=whole, default=0, metavar="N", help="parameter servers beside them (0)")
+    add("--ps", dest="num_ps", type=whole, default=0, metavar="N", help="number of parameter servers (0)")
     add(
         "--chief",
         metavar="HOST",
-        help="with async, standalone: where the script runs; here, random (worker 0's)",
+        help="with async, standalone: host that runs the script; or here, random (worker 0's)",
     )
     add(
         "--evaluator",
         dest="has_evaluator",
         action="store_true",
-        help="one more task runs the script, to evaluate what is saved",
+        help="add a task that runs the script to evaluate checkpoints",
     )
-    add("--compat", action="store_true", help="let them import tensorflow.contrib.ignite, as TensorFlow 1")
-    add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
+    add(
+        "--compat",
+        action="store_true",
+        help="let workers import tensorflow.contrib.ignite, as in TensorFlow 1",
+    )
+    add("--max-restarts", type=whole, metavar="N", help="most restarts after failures in a row (10)")
     add(
         "--deadline",
         dest="deadline_s",
@@ -210,40 +232,53 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
         help="seconds that the run may take in all (no limit)",
     )
     choices = [each.value for each in OnRebalance]
-    add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
+    add("--on-rebalance", choices=choices, help="what to do when partitions have moved (restart)")
+    add("--tunnel", action="store_true", help="connect workers only through SSH, from this process")
+    add("--stop-on-nan", action="store_true", help="fail when the loss becomes NaN or infinite")
     add(
-        "--tunnel", action="store_true", help="let them reach each other through SSH alone, from this process"
+        "--allow-partial",
+        action="store_true",
+        help="train on the remaining rows of a cache that has lost rows",
     )
-    add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
-    add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
     add("--wait", action="store_true", help="queue the run until there are GPUs, ports and memory for it")
     add("--priority", type=priority, metavar="N", help="with --wait: before runs with a lower one (0)")
-    add("--explain", action="store_true", help="only tell who would read what, from where")
-    add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
+    add("--explain", action="store_true", help="only show which worker would read which partitions")
+    add("--detach", action="store_true", help="the hosts supervise the run; it outlives this process")
 
 
 def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
     add = start.add_argument
     add("--workers", dest="num_workers", type=count, metavar="N", help=workers)
-    add("--hosts", type=host_names, metavar="A,B", help="only these get workers (all that hold partitions)")
+    add(
+        "--hosts",
+        type=host_names,
+        metavar="A,B",
+        help="the only hosts that get workers (all that hold partitions)",
+    )
     add(
         "--memory",
         dest="memory_bytes",
         type=size,
         metavar="SIZE",
-        help="of each worker at most, as 4GiB (no limit)",
+        help="most memory for each worker, such as 4GiB (no limit)",
     )
-    add("--gpus", dest="num_gpus", type=whole, metavar="N", help="GPUs of each worker alone (0: all see all)")
+    add(
+        "--gpus",
+        dest="num_gpus",
+        type=whole,
+        metavar="N",
+        help="GPUs reserved for each worker (0: each worker sees all)",
+    )
     add("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
-    add("--name", metavar="NAME", help="what the run's id says behind its mark (the cache)")
+    add("--name", metavar="NAME", help="name in the run's id, after its mark (the cache)")
     add(
         "--tag",
         dest="tags",
         action="append",
         metavar="T",
-        help="a word to find and compare it by; may be repeated",
+        help="a word to find and compare runs by; may be repeated",
     )
-    add("--note", metavar="TEXT", help="what you want to remember of it")
+    add("--note", metavar="TEXT", help="text to keep with the run")
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -261,13 +296,15 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_doctor_options(doctor: argparse.ArgumentParser) -> None:
     """Add the options of `doctor`."""
-    doctor.add_argument("cache", nargs="?", metavar="CACHE", help="whose data to look for")
+    doctor.add_argument("cache", nargs="?", metavar="CACHE", help="cache whose data to look for")
     doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
 
 
 def add_prune_options(prune: argparse.ArgumentParser) -> None:
     """Add the options that select the runs to remove."""
-    prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
+    prune.add_argument(
+        "--keep", type=whole, default=20, metavar="N", help="number of the newest runs that stay (20)"
+    )
     prune.add_argument("--older-than", type=days, metavar="DAYS", help="only those that ended longer ago")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
 
@@ -276,7 +313,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
     """Add the options of `tensorboard`."""
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
     board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
-    board.add_argument("--port", type=port, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--port", type=port, metavar="N", help="port to listen at (the first free from 6006)")
     board.add_argument("--host", default=_LOOPBACK, help=f"where it is reached ({_LOOPBACK}: from here only)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
@@ -300,4 +337,4 @@ def add_node_options(up: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help=f"memory for a node's data ({default.region})",
     )
-    up.add_argument("--persist", action="store_true", help="keep the data on disk, over down")
+    up.add_argument("--persist", action="store_true", help="keep the data on disk after `local down`")

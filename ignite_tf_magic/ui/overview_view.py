@@ -45,9 +45,9 @@ def next_steps(seen: Overview, name: str) -> list[tuple[str, str]]:
     script = "" if name.startswith("%") else " --script train.py"
     if seen.trouble:
         return [
-            (f"{name} doctor", "looks at all that runs need, and tells how to mend it"),
+            (f"{name} doctor", "checks all that runs need, and shows how to fix it"),
             (f"{name} ps --all", "lists runs, also while Ignite is down"),
-            (f"{name} local up", "starts Ignite nodes on this machine, if yours are not to be had"),
+            (f"{name} local up", "starts Ignite nodes on this machine, if yours cannot be reached"),
         ]
     if not seen.caches:
         return [
@@ -88,8 +88,8 @@ def _after(run: RunInfo, name: str) -> tuple[str, str]:
     """Return the suggestion for a run that has ended."""
     mark = mark_of(run.id)
     if run.state is RunState.SUCCEEDED:
-        return f"{name} history {mark}", "shows how its training went"
-    return f"{name} describe {mark}", "tells why it ended so"
+        return f"{name} history {mark}", "shows its training metrics"
+    return f"{name} describe {mark}", "shows why it ended"
 
 
 def _cluster(seen: Overview) -> str:
@@ -113,7 +113,7 @@ def _newest(seen: Overview) -> list[str]:
         return []
     if seen.newest is None:
         return ["runs      none yet"]
-    return [f"runs      none goes on; the last one: {seen.newest.id}, {state_text(seen.newest)}"]
+    return [f"runs      none is live; the last one: {seen.newest.id}, {state_text(seen.newest)}"]
 
 
 def _next_view(steps: Sequence[tuple[str, str]]) -> View:

@@ -51,7 +51,7 @@ def _done(action: str, about: str, command_name: str) -> dict[str, Any]:
     if action == "draft":
         return _cell(about, command_name)
     if action not in _COMMANDS:
-        raise ConfigError(f"there is nothing called {action[:40]!r}")
+        raise ConfigError(f"unknown action {action[:40]!r}")
     answer = answer_of([*_COMMANDS[action], "--", about], command_name)
     if answer.url:
         return {"note": "TensorBoard:", "url": answer.url}
@@ -68,7 +68,7 @@ def _form(cache: str) -> dict[str, Any]:
 def _cell(about: str, command_name: str) -> dict[str, Any]:
     said = json.loads(about)
     if not isinstance(said, dict) or not {"cache", "label", "workers"} <= said.keys():
-        raise ConfigError("a draft is of {cache, label, workers}")
+        raise ConfigError("a draft needs {cache, label, workers}")
     words = ["draft", f"--label={said['label']}", f"--workers={said['workers']}", "--", str(said["cache"])]
     answer = answer_of(words, command_name)
     return {"cell": answer.cell, "note": " ".join(answer.notes)}

@@ -214,7 +214,7 @@ def _spread_views(profile: CacheProfile) -> list[View]:
         views.append(
             message_view(
                 f"{skew.num_counted:,} partitions{of}: {skew.least:,} to {skew.greatest:,} rows each, "
-                f"{skew.median:,g} in the middle; {skew.num_empty:,} have none"
+                f"median {skew.median:,g}; {skew.num_empty:,} are empty"
             )
         )
     counted = [node for node in profile.nodes if node.rows is not None]

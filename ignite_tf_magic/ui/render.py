@@ -55,7 +55,12 @@ def pruned_text(pruned: Sequence[Pruned], keep: int, *, dry_run: bool) -> str:
     """Return text that lists the runs that were removed, or would be, and what remains."""
     lines = [f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs" for run in pruned]
     verb = "would be removed" if dry_run else "removed"
-    return "\n".join([*lines, f"{len(pruned)} runs {verb}; the newest {keep} of those that ended stay"])
+    return "\n".join(
+        [
+            *lines,
+            f"{len(pruned)} run{'s' * (len(pruned) != 1)} {verb}; the newest {keep} of those that ended stay",
+        ]
+    )
 
 
 def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:

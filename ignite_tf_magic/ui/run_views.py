@@ -114,7 +114,7 @@ def describe_view(
 def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
     owner = f"{record.owner_host}, process {record.owner_pid}"
     if record.detached:
-        owner = f"its hosts; {record.supervisor or 'none of them yet'} decides"
+        owner = f"its hosts; {record.supervisor or 'none of them yet'} supervises it"
     lasted = duration_text(run, now)
     end = ["ended", f"{_time(run.ended_at)}, after {lasted}"] if run.ended_at else ["runs for", lasted]
     if run.state is RunState.LOST:
@@ -128,7 +128,7 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         ["strategy", record.spec.strategy.value],
         ["tags", ", ".join(run.tags)],
         ["note", record.spec.note],
-        ["made with", ", ".join(f"{name} {value}" for name, value in record.spec.made_with.items())],
+        ["created by", ", ".join(f"{name} {value}" for name, value in record.spec.made_with.items())],
         ["owner", owner],
         *_starts(run, record),
         end,
@@ -160,7 +160,7 @@ def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
     for worker in record.workers:
         state = "running" if worker.exit_code is None and worker.pid else "not started"
         if is_lost:
-            state = "unknown" if record.detached else "gone with its owner"
+            state = "unknown" if record.detached else "ended with its owner"
         if worker.exit_code is not None:
             state = f"exit code {worker.exit_code}"
         if worker.respawns:

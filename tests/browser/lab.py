@@ -158,7 +158,7 @@ def id_in(cell: Locator) -> str:
 def stop_in(place: Locator) -> None:
     """Click Stop and confirm, in a cell or a row. Retries if the confirmation timed out or the click had no effect."""
     stop = place.get_by_role("button", name=re.compile("^Stop( run .*)?$"))
-    really = place.get_by_role("button", name=re.compile("^really", re.IGNORECASE))
+    really = place.get_by_role("button", name=re.compile("^confirm", re.IGNORECASE))
     for _ in range(30):
         with suppress(PlaywrightTimeoutError):
             stop.click(timeout=10_000)

@@ -126,7 +126,7 @@ def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
     page.get_by_role("button", name="Restart the kernel", exact=True).click()
     page.locator(".jp-Dialog .jp-mod-accept").click()
     expect(notebook.prompt(1)).not_to_have_text("[*]:")
-    gone = "not connected to a kernel any more: "
+    gone = "no longer connected to a kernel: "
     expect(notebook.output(1)).to_contain_text(f"{gone}%ignite_tf attach {run_id} shows the run again")
     for name in ("Stop", "Detach", "TensorBoard"):
         expect(notebook.output(1).get_by_role("button", name=name)).to_be_disabled()
@@ -140,7 +140,7 @@ def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
     attached = notebook.output(2)
     expect(attached.locator(".itm-id")).to_have_text(f"run {run_id}")
     attached.get_by_role("button", name="Stop").click()
-    attached.get_by_role("button", name="Really?").click()
+    attached.get_by_role("button", name="Confirm").click()
     expect(attached).to_contain_text(f"run {run_id}: stopped")
 
 
@@ -153,7 +153,7 @@ def test_who_detaches_has_the_cell_back_and_attaches_again(desk):
     run_id = id_in(cell)
     cell.get_by_role("button", name="Detach").click()
     expect(notebook.prompt(1)).not_to_have_text("[*]:")
-    expect(cell).to_contain_text(f"not watching any more; run {run_id} goes on")
+    expect(cell).to_contain_text(f"no longer watching; run {run_id} goes on")
     expect(cell).not_to_contain_text("stopped")
     notebook.run(2)
     attached = notebook.output(2)
@@ -182,7 +182,7 @@ def test_a_page_that_is_loaded_anew_knows_its_panel_and_how_to_see_its_run(desk)
 
     cell = notebook.output(2)
     expect(cell.locator(".itm-id")).to_have_text(f"run {run_id}")
-    expect(cell).to_contain_text(f"not watching any more: %ignite_tf attach {run_id} shows the run again")
+    expect(cell).to_contain_text(f"no longer watching: %ignite_tf attach {run_id} shows the run again")
     expect(cell.get_by_role("button", name="Stop")).to_have_count(0)
     cell.get_by_role("tab", name="worker 1").click()
     expect(cell.get_by_role("log", name="output of worker 1")).to_contain_text("step 3")

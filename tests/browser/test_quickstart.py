@@ -54,7 +54,7 @@ def test_the_quick_start_trains_and_so_does_the_cell_that_the_sidebar_writes(des
     sidebar.get_by_role("tab", name="caches").click()
     sidebar.get_by_role("button", name="train on DIGITS", exact=True).click()
     form = sidebar.get_by_role("group", name="train on DIGITS", exact=True)
-    form.get_by_label("learn").select_option("label")
+    form.get_by_label("predict").select_option("label")
     form.get_by_role("button", name="write the cell").click()
     written = page.locator(".jp-Notebook .jp-Cell", has_text='tf.cast(row["val"]["label"], tf.int32)')
     expect(written).to_be_visible()

@@ -150,7 +150,7 @@ def test_tabs_are_in_the_order_of_the_workers_not_of_their_first_words(page):
 
 def test_a_kernel_of_which_nothing_is_heard_is_given_up(page):
     draw_run(page, {"all": lines(), "tasks": {}})
-    words = "not connected to a kernel any more: %ignite_tf attach a1b-digits shows the run again"
+    words = "no longer connected to a kernel: %ignite_tf attach a1b-digits shows the run again"
     detach = page.get_by_role("button", name="Detach")
     for _ in range(10):
         page.clock.run_for(10_000)
@@ -221,7 +221,7 @@ def test_a_panel_whose_kernel_is_gone_does_nothing_more(page):
         "window.place.classList.add('jupyter-widgets-disconnected'), window.tell('comm_live_update')"
     )
     page.clock.run_for(1)
-    expect(page.get_by_role("alert")).to_have_text("not connected to a kernel any more: run the cell again")
+    expect(page.get_by_role("alert")).to_have_text("no longer connected to a kernel: run the cell again")
     expect(profile).to_be_disabled()
 
 
@@ -273,14 +273,14 @@ def see_anew(page: Page, runs: list[dict[str, Any]]) -> None:
 
 def test_a_search_that_leaves_nothing_says_so(page):
     panel = draw_panel(page, [RUN, ended_run(1), ended_run(2)])
-    search, none = page.get_by_role("searchbox"), "nothing fits the search"
+    search, none = page.get_by_role("searchbox"), "nothing matches the search"
     expect(panel).not_to_contain_text("restarts")
     expect(panel).to_contain_text("1 restart")
     search.fill("xyz")
     expect(panel).to_contain_text(none)
     expect(panel).not_to_contain_text("No run is live")
     search.fill("old")
-    expect(panel).to_contain_text("No live run fits the search. \u00b7 2 have ended")
+    expect(panel).to_contain_text("No live run matches the search. \u00b7 2 have ended")
     page.get_by_label("ended runs").check()
     expect(panel.locator(".itm-row")).to_have_count(2)
     search.fill("xyz")

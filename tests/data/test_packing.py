@@ -212,7 +212,7 @@ def test_rows_that_are_packed_are_looked_at(session):
     session.load(PACKED, frame, packed=True)
     plain, packed = (session.columns(name) for name in (PLAIN, PACKED))
     assert (packed.rows, packed.num_looked_at, packed.table) == (4000, 256, None)
-    assert "what was null is told where" in packed.notes[0]
+    assert "nulls are known only for fields" in packed.notes[0]
     forms = {each.name: (each.dtype, each.shape, each.is_key) for each in plain.columns}
     assert {each.name: (each.dtype, each.shape, each.is_key) for each in packed.columns} == forms | {
         "price": ("float64", (), False)

@@ -82,7 +82,7 @@ def test_without_the_client_of_openssh_the_reading_of_its_configuration_is_doubt
             "ssh",
             "try: ssh db1",
         ),
-        (HostUnreachable("db1", "gone"), "ssh", "look by hand: ssh db1"),
+        (HostUnreachable("db1", "gone"), "ssh", "try it by hand: ssh db1"),
         (NoInterpreter("db1", "it has no 'python3' (127); name one"), "agent", "name one"),
     ],
 )
@@ -145,7 +145,7 @@ def test_ports_of_workers_that_are_open_to_others():
     assert judge_outside("db1", is_reached=False).health is Health.GOOD
     check = judge_outside("db1", is_reached=True)
     assert check.health is Health.DOUBTFUL
-    assert "run what anybody sends" in check.found
+    assert "run the code of any client" in check.found
     assert "firewall" in check.fix
 
 

@@ -233,6 +233,6 @@ def test_a_host_that_never_had_a_run_has_no_say_in_what_is_resumed(
     found = get_run(run_id)
     assert found.directory.is_verified
     assert found.record().spec.command == ()
-    with pytest.raises(ConfigError, match=r"the script of run .* is nowhere to be found"):
+    with pytest.raises(ConfigError, match=r"the script of run .* was not found"):
         session.resume_run(run_id)
     assert not trace.exists()

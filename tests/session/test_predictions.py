@@ -158,7 +158,7 @@ def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
     path = tmp_path / "model.keras"
     linear_model(path)
     session.load("PREDICT_WIDE", {"x": np.zeros((40, 5), np.float32), "y": np.arange(40)})
-    with pytest.raises(RunFailed, match=r"shape \(rows, 4\).*'PREDICT_WIDE' has for it is \(rows, 5\)"):
+    with pytest.raises(RunFailed, match=r"shape \(rows, 4\).*'PREDICT_WIDE' have \(rows, 5\)"):
         session.predict(path, "PREDICT_WIDE", "PREDICT_NONE", workers=1, fields=["x"])
     assert "PREDICT_NONE" not in session.client.cache_names()
     session.client.get_or_create_cache(CacheConfig("PREDICT_EMPTY"))
@@ -174,7 +174,7 @@ def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
         session.predict(path, "PREDICT_WIDE", "PREDICT_NONE", resume=True, replace=True)
     with pytest.raises(ConfigError, match=r"not a \.keras file"):
         session.predict(tmp_path, "PREDICT_WIDE", "PREDICT_NONE")
-    with pytest.raises(ConfigError, match="no model of Keras"):
+    with pytest.raises(ConfigError, match="neither a Keras model"):
         session.predict(5, "PREDICT_WIDE", "PREDICT_NONE")
     (tmp_path / "bad.keras").write_bytes(b"no zip")
     with pytest.raises(ConfigError, match=r"not a \.keras file"):
@@ -221,7 +221,7 @@ def test_kills_leave_each_row_once(session, ignite, tmp_path):
     )
     with pytest.raises(LoadIncomplete):
         check_complete(session.client, "PREDICT_KILLED")
-    with pytest.raises(CacheExists, match="has not finished: go on"):
+    with pytest.raises(CacheExists, match="has not finished: continue"):
         session.predict(path, "PREDICT_KILLED_IN", "PREDICT_KILLED", fields=["x"])
     outcome = session.predict(
         path, "PREDICT_KILLED_IN", "PREDICT_KILLED", fields=["x"], workers=1, resume=True

@@ -111,7 +111,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate)
     told = described(run)
     assert "has ended without notice" in told
     assert f"resume {run.id}" in told
-    assert "gone with its owner" in told
+    assert "ended with its owner" in told
     assert "runs for" not in told and "last seen" in told
     assert "it was asked to stop" not in told
     info = run.info()

@@ -42,7 +42,7 @@ def test_what_is_not_there(shell):
             "start",
             "NUMBERS",
             "job",
-        ): "start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: ignite-tf start",
+        ): "missing JOB_DIR or JOB_CMD after CACHE_NAME; example: ignite-tf start",
         (
             "start",
             "--hosts",

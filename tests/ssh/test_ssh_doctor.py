@@ -168,7 +168,7 @@ def test_a_host_that_ends_processes_at_logout(doctor, elsewhere, bed, namespaces
     try:
         diagnosis = doctor(code=1)
         found, fix = fault(diagnosis, host.name, "logout")
-        assert "runs die with the connection" in found
+        assert "runs end with the connection" in found
         assert "KillUserProcesses=no" in fix
         assert "logout" not in found_by(diagnosis, "bed1")
     finally:

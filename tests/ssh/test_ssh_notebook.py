@@ -62,7 +62,7 @@ def test_a_cell_that_another_machine_stops(kernel, elsewhere):
 
 def test_a_detached_cell_and_the_doctor(kernel, elsewhere):
     started = kernel.run(f"%%ignite_tf start NUMBERS --workers 3 --detach -o run\n{COUNT}")
-    assert "its hosts answer for it" in started.stdout
+    assert "its hosts supervise it" in started.stdout
     kernel.run("import os; run_id = run.id")
     doctor = kernel.run("%ignite_tf doctor NUMBERS")
     assert "primary partitions of NUMBERS" in doctor.text

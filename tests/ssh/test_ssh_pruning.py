@@ -83,12 +83,12 @@ def test_of_an_ended_run_nothing_goes_while_something_lives_on_one_host(session,
     with something_alive(run, third.name):
         removed, told = prune()
         assert run.id not in removed
-        assert f"run {run.id} stays" in told and f"left-over of it lives on {third.name}" in told
+        assert f"run {run.id} stays" in told and f"left-over of the run still lives on {third.name}" in told
         assert has_files_on(run) == {host.name for host in bed.hosts}
         with unreachable(second):
             removed, told = prune()
             assert run.id not in removed
-            assert f"left-over of it lives on {third.name}" in told
+            assert f"left-over of the run still lives on {third.name}" in told
         assert has_files_on(run) == {host.name for host in bed.hosts}
     with unreachable(second):
         removed, told = prune()
@@ -109,12 +109,12 @@ def test_of_a_lost_run_nothing_goes_before_all_its_hosts_have_told(session, bed,
     with unreachable(second):
         removed, told = prune()
         assert run.id not in removed
-        assert f"{second.name} cannot be asked whether it lives there" in told
+        assert f"{second.name} cannot be asked whether the run still lives there" in told
     assert has_files_on(run) == {host.name for host in bed.hosts}
     with something_alive(run, third.name):
         removed, told = prune()
         assert run.id not in removed
-        assert f"left-over of it lives on {third.name}" in told
+        assert f"left-over of the run still lives on {third.name}" in told
         assert has_files_on(run) == {host.name for host in bed.hosts}
     removed, told = prune()
     assert run.id in removed, told

@@ -39,7 +39,7 @@ def job(elsewhere):
 def test_the_exit_code_is_the_runs(here, job):
     out, err = here("start", "--workers", "3", "NUMBERS", "job", "python", "-c", SHOW)
     assert by_worker(out) == {n: f"{n} ['count.py', 'data']\n" for n in range(3)}
-    assert ": 3 workers on bed1, bed2, bed3, reading NUMBERS\n  its hosts answer for it" in err
+    assert ": 3 workers on bed1, bed2, bed3, reading NUMBERS\n  its hosts supervise it" in err
     assert "succeeded" in err
     subprocess.run(["tar", "czf", "job.tar.gz", "-C", "job", "."], check=True)
     words = ("--workers", "1", "--hosts", "bed2", "NUMBERS", "job.tar.gz")

@@ -74,13 +74,13 @@ def test_one_that_was_killed_is_not_reused(show, root, tmp_path):
 def test_it_ends_when_nobody_looks(show, root, tmp_path):
     board = show({"run": tmp_path}, idle_timeout_s=1.0)
     until_right(lambda: is_held(board.log.with_name("server.lock")), lambda is_alive: not is_alive)
-    assert "nobody has looked" in board.log.read_text()
+    assert "not viewed for" in board.log.read_text()
 
 
 def test_the_port_is_the_one_asked_for(show, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(TensorBoardError, match=f"port {port} is taken by another program"):
+        with pytest.raises(TensorBoardError, match=f"port {port} is used by another program"):
             show({"run": tmp_path}, port=port)
     assert show({"run": tmp_path}, port=port).port == port
     assert show({"run": tmp_path}, port=port).reused

@@ -108,7 +108,7 @@ def test_tensors_cannot_go_between_gpus_that_are_not_there(session):
     ("options", "told"),
     [
         ({"communication": "mpi"}, "--communication mpi: auto, ring or nccl is needed"),
-        ({"communication": "ring", "num_ps": 1}, "--strategy async none does"),
+        ({"communication": "ring", "num_ps": 1}, "--strategy async do not"),
     ],
 )
 def test_ways_that_there_are_not(session, options, told):

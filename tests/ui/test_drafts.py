@@ -75,7 +75,7 @@ def test_what_is_no_number_is_left_out_and_said(cache):
         found = session.columns(cache)
         [numbers] = session.profile(cache, ["label"]).columns
     script = draft_of(found, numbers)
-    assert "many lengths: note, kind, day\n" in script
+    assert "vary in length: note, kind, day\n" in script
     assert (
         "keras.Input([16])" in script
     )  # width, pe'tal {x}, four pixels, price, age, and flags for missing values
@@ -112,5 +112,5 @@ def test_any_other_name_is_the_cache_and_nothing_else(name):
 
 
 def test_a_name_like_an_option_is_refused():
-    with pytest.raises(ConfigError, match="begins like an option"):
+    with pytest.raises(ConfigError, match="begins with -"):
         start_words("--detach", [])

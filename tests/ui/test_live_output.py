@@ -82,7 +82,7 @@ def test_the_traceback_that_is_told_elsewhere_is_left_out():
     output.release(TRACEBACK)
     assert not output.holds
     assert output.take_lines()[0] == [
-        (1, "[it failed of the same: ValueError: boom]"),
+        (1, "[it failed for the same reason: ValueError: boom]"),
         (2, "Traceback (most recent call last):"),
         (2, "  File 'x'"),
         (2, "TypeError"),

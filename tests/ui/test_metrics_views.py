@@ -47,7 +47,7 @@ FIT = [epoch(number, *told, loss=9.0 - number) for number, told in enumerate(SPE
 
 
 def test_the_speed_is_that_of_the_middle_epoch_by_speed():
-    assert typical_speed(FIT) == "mostly 3,868 examples/s, waiting for data 8% of the time"
+    assert typical_speed(FIT) == "about 3,868 examples/s, waiting for data 8% of the time"
     assert last_words(FIT) == ["epoch 6/4, step 50: loss 4", typical_speed(FIT)]
 
 
@@ -59,16 +59,16 @@ def test_it_does_not_depend_on_the_order_of_the_epochs(order):
 def test_records_within_epochs_and_without_a_speed_do_not_count():
     within = replace(epoch(9, 1.0), is_epoch=False)
     assert typical_speed([*FIT, within, epoch(9, None)]) == typical_speed(FIT)
-    assert typical_speed([within]) == "mostly 1 examples/s"
+    assert typical_speed([within]) == "about 1 examples/s"
     assert typical_speed([epoch(9, None)]) == typical_speed([]) == ""
 
 
 def test_of_several_trainings_the_last_is_told_of_by_name():
     second = [epoch(number, 10, training="fit-1", loss=2.0 + number) for number in range(2)]
-    assert typical_speed([*FIT, *second]) == "mostly 10 examples/s"
+    assert typical_speed([*FIT, *second]) == "about 10 examples/s"
     shown = history_view([*FIT, *second]).text
     assert "best: loss 2 in epoch 1\n" in shown
-    assert shown.endswith("the chart and the best are of fit-1, the last of 2 trainings")
+    assert shown.endswith("the chart and the best values are those of fit-1, the last of 2 trainings")
     assert "trainings" not in history_view(FIT).text
 
 
@@ -94,5 +94,5 @@ def test_runs_side_by_side_tell_what_each_was_given_and_reached():
     head, a, b, c, *_ = comparison_view(runs).text.splitlines()
     assert head.split() == ["run", "state", "workers", "epoch", "step", "loss", "loss", "given", "speed"]
     assert a.endswith(typical_speed(FIT)) and " mse " in a
-    assert b.endswith("mostly 552 examples/s, waiting for data 21% of the time")
+    assert b.endswith("about 552 examples/s, waiting for data 21% of the time")
     assert c.split() == ["c", "succeeded", "1"]

@@ -86,7 +86,7 @@ def test_a_real_cluster_and_its_runs(configured):
     assert "OVERVIEW" in seen.caches
     assert not [name for name in seen.caches if name.startswith(("ignite-tf-", "igfs-"))]
     assert (seen.live, seen.trouble) == ((), "")
-    with pytest.raises(RunNotFound, match="no run goes on"):
+    with pytest.raises(RunNotFound, match="no run is live"):
         only_run()
     with open_session(report=str) as session:
         run = session.start_run(RunRequest("OVERVIEW", "import time; time.sleep(600)", tags=("slow",)))
@@ -94,12 +94,12 @@ def test_a_real_cluster_and_its_runs(configured):
             assert [each.id for each in overview().live] == [run.id] == [only_run().id]
             assert only_run().tags == ("slow",)
             other = session.start_run(RunRequest("OVERVIEW", "import time; time.sleep(600)"))
-            with pytest.raises(RunNotFound, match=f"2 runs go on: {run.id}, {other.id}"):
+            with pytest.raises(RunNotFound, match=f"2 runs are live: {run.id}, {other.id}"):
                 only_run()
             other.stop()
         finally:
             run.stop()
-    with pytest.raises(RunNotFound, match=f"no run goes on; the last one is {other.id}, stopped"):
+    with pytest.raises(RunNotFound, match=f"no run is live; the last one is {other.id}, stopped"):
         only_run()
     assert only_run(or_newest=True).id == other.id
 

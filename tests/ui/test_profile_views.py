@@ -80,8 +80,7 @@ def test_numbers_of_a_sample_are_marked():
     assert "~75.0%" in view.text
     assert "~3 times" in view.text
     assert (
-        "11 partitions that were read, of 1,024: 0 to 1,900 rows each, 976 in the middle; 2 have none"
-        in view.text
+        "11 partitions that were read, of 1,024: 0 to 1,900 rows each, median 976; 2 are empty" in view.text
     )
 
 

@@ -99,7 +99,7 @@ def test_a_tunnel_by_option_or_configuration_has_tensorflow_stay_in_it():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"detach": True}, "Leave --detach out"), ({"communication": "nccl"}, "ports of its own")],
+    [({"detach": True}, "Leave --detach out"), ({"communication": "nccl"}, "its own ports")],
 )
 def test_what_a_tunnel_does_not_go_with(options, message):
     with pytest.raises(ConfigError, match=message):

@@ -31,7 +31,7 @@ class CommandParser(argparse.ArgumentParser):
         if options:
             self._fail_on(options[0].partition("=")[0], "option", self._option_string_actions)
         if left:
-            self.error(f"these words are too many: {' '.join(left)}")
+            self.error(f"unexpected words: {' '.join(left)}")
         return known, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -102,7 +102,7 @@ def _source(name: str, screen: Screen) -> Any:
         value = screen.variables([name])[name]
     except ConfigError:
         return name
-    screen.note(f"loading the variable {name}, a {type(value).__name__}, as no file is called so")
+    screen.note(f"loading the variable {name}, a {type(value).__name__}, because no file has this name")
     return value
 
 
@@ -121,7 +121,7 @@ def _separator(text: str) -> str:
 
 def _engine(text: str) -> str:
     if not (text.isascii() and text.isalnum()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no engine's name, such as h2 or calcite")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an engine, such as h2 or calcite")
     return text.lower()
 
 
@@ -137,7 +137,7 @@ def _caches(options: argparse.Namespace, screen: Screen) -> None:
 def _sql(options: argparse.Namespace, screen: Screen) -> None:
     statements = split_statements(options.statement) or [options.statement]
     if len(statements) > 1 and options.param:
-        raise ConfigError("-p goes with one statement, and there are several")
+        raise ConfigError("-p needs a single statement, and there are several")
 
     def show(result: QueryResult, *, is_last: bool) -> None:
         names = [column.name for column in result.columns]
@@ -171,7 +171,7 @@ def run_statements(
     """
     asking = [number for number, (statement, _) in enumerate(statements) if gives_rows(statement)]
     if options.output and not asking:
-        raise ConfigError(f"-o {options.output} keeps rows, and no statement gives any")
+        raise ConfigError(f"-o {options.output} stores rows, but no statement returns any")
     with open_session(report=screen.note, config=options.config, via=options.via) as session:
         for number, (statement, arguments) in enumerate(statements):
             with screen.querying() as progress:
@@ -183,8 +183,10 @@ def run_statements(
                 screen.say("\n".join(str(plan) for (plan,) in result.rows))
             elif number in asking:
                 show(result, is_last=number == asking[-1])
+            elif changes_rows(statement):
+                screen.say(f"{result.rows[0][0]:,} row{'s' * (result.rows[0][0] != 1)} changed")
             else:
-                screen.say(f"{result.rows[0][0]:,} rows changed" if changes_rows(statement) else "done")
+                screen.say("done")
             if result.truncated:
                 screen.note(
                     f"the first {len(result):,} rows; there are more: --limit N fetches N, --limit 0 all"
@@ -198,7 +200,7 @@ def rows_as_json(result: QueryResult) -> list[dict[str, object]]:
 
 
 def _add_caches(caches: argparse.ArgumentParser) -> None:
-    flags(caches, ("--all", "also our own: notes, the registry of runs, file systems"))
+    flags(caches, ("--all", "also caches of this package: notes, the registry of runs, file systems"))
 
 
 def _add_load(load: argparse.ArgumentParser) -> None:
@@ -224,21 +226,24 @@ def _add_load(load: argparse.ArgumentParser) -> None:
     load.add_argument("--split", choices=["train", "test"], help="part of a divided source")
     flags(
         load,
-        ("--replace", "take the place of a cache of that name"),
+        ("--replace", "replace a cache of that name"),
         ("--if-missing", "load nothing where a cache of that name has rows, whatever they are"),
         (
             "--append",
-            "give a cache more rows, whose keys have to be new (without --key they are numbered on)",
+            "add rows with new keys to a cache (without --key, the numbers of its rows continue)",
         ),
-        ("--upsert", "give a cache more rows, over those with the same keys"),
-        ("--resume", "go on with a load of the same source that was ended before it was whole"),
+        ("--upsert", "add rows to a cache; they replace rows with the same keys"),
+        ("--resume", "continue an unfinished load of the same source"),
         ("--undo", "remove the rows of an append that did not finish (without SOURCE)"),
         ("--accept", "keep the rows of a load that did not finish (without SOURCE)"),
         ("--packed", "pack many rows into each entry: read faster, and not to be changed any more"),
         ("--keep-nan", "keep NaN of a data frame as a number; it is missing (NULL) otherwise"),
     )
     load.add_argument(
-        "--rejects", type=Path, metavar="FILE", help="leave out rows without a form, and tell why"
+        "--rejects",
+        type=Path,
+        metavar="FILE",
+        help="leave out rows that cannot be stored, and write the reasons to FILE",
     )
     load.add_argument(
         "--separator",
@@ -294,27 +299,27 @@ def _add_pack(pack: argparse.ArgumentParser) -> None:
     )
     pack.add_argument("--where", metavar="CONDITION", help="only rows of which this SQL condition is true")
     pack.add_argument(
-        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ? of it, as text"
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="value of its next ?, as text"
     )
     pack.add_argument(
         "--nulls",
         choices=["mask", "error"],
-        help="have a boolean beside each field that tells of nulls, or none",
+        help="add a boolean field for nulls beside each field (mask), or none (error)",
     )
     pack.add_argument(
         "--backups", type=whole, metavar="N", help="copies beside the first (1 if several nodes)"
     )
     flags(
         pack,
-        ("--replace", "take the place of a cache of that name"),
-        ("--resume", "go on with the same packing that was ended before it was whole"),
+        ("--replace", "replace a cache of that name"),
+        ("--resume", "continue an unfinished packing of the same rows"),
     )
 
 
 def _add_sql(sql: argparse.ArgumentParser) -> None:
     sql.add_argument("statement", metavar="STATEMENT")
     sql.add_argument(
-        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="value of the next ?, as text"
     )
     add_sql_options(sql)
 
@@ -326,7 +331,7 @@ def add_sql_options(sql: argparse.ArgumentParser) -> None:
         type=whole,
         default=DEFAULT_LIMIT,
         metavar="N",
-        help=f"most rows ({DEFAULT_LIMIT}; 0 is all)",
+        help=f"most rows to return ({DEFAULT_LIMIT}; 0: all)",
     )
     sql.add_argument(
         "-o",
@@ -338,7 +343,7 @@ def add_sql_options(sql: argparse.ArgumentParser) -> None:
         "--engine",
         type=_engine,
         metavar="NAME",
-        help="Ignite's SQL engine for it, of those the nodes have: h2 or calcite",
+        help="SQL engine to use, if the nodes have it: h2 or calcite",
     )
 
 

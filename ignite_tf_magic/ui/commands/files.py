@@ -213,8 +213,8 @@ def _add_sync(sync: argparse.ArgumentParser) -> None:
     sync.add_argument("target", metavar="TO", help="the other of the two")
     flags(
         sync,
-        ("--watch", f"go on, looking every {_WATCH_S:g} s"),
-        ("--delete", "remove there what is not here"),
+        ("--watch", f"repeat every {_WATCH_S:g} s"),
+        ("--delete", "remove files from TO that FROM does not have"),
     )
 
 
@@ -231,7 +231,7 @@ def _fs(
 
 
 _COPIED = (("source", "PATH", "+"), ("target", "TARGET", None))
-_PARENTS = ("-p", "--parents", "and those above, unless they are there")
+_PARENTS = ("-p", "--parents", "also create missing parent directories")
 
 GROUP = Group(
     "files in igfs, the file system inside Ignite",
@@ -282,7 +282,7 @@ COMMANDS = (
     _fs(
         "rm",
         _rm,
-        _paths("+", None, _RECURSIVE, ("-f", "--force", "what is not there is no error")),
+        _paths("+", None, _RECURSIVE, ("-f", "--force", "ignore files that do not exist")),
         "remove files",
         "-r /data/old",
     ),
@@ -290,7 +290,7 @@ COMMANDS = (
     _fs(
         "du",
         _du,
-        _paths("*", _ROOT, ("-s", "--summarize", "only the sum")),
+        _paths("*", _ROOT, ("-s", "--summarize", "only the total")),
         "add up sizes",
         "-s /runs",
         has_json=True,

@@ -77,7 +77,7 @@ def _add_sample(sample: argparse.ArgumentParser) -> None:
         type=count,
         default=DEFAULT_ROWS,
         metavar="N",
-        help=f"so many rows ({DEFAULT_ROWS}), of as many partitions",
+        help=f"number of rows ({DEFAULT_ROWS}), from as many partitions",
     )
     sample.add_argument(
         "-o",
@@ -90,16 +90,16 @@ def _add_sample(sample: argparse.ArgumentParser) -> None:
 def _add_draft(draft: argparse.ArgumentParser) -> None:
     _add_cache(draft)
     draft.add_argument(
-        "--label", metavar="COLUMN", help="what is learnt (one that is called label, else the last)"
+        "--label", metavar="COLUMN", help="column to predict (one that is called label, else the last)"
     )
     draft.add_argument(
-        "--workers", type=count, default=1, metavar="N", help="of the cell that is written (1)"
+        "--workers", type=count, default=1, metavar="N", help="number of workers in the generated cell (1)"
     )
 
 
 def _add_profile(profile: argparse.ArgumentParser) -> None:
     _add_cache(profile)
-    profile.add_argument("columns", metavar="COLUMN", nargs="*", help="only these (all)")
+    profile.add_argument("columns", metavar="COLUMN", nargs="*", help="columns to show (all)")
     profile.add_argument(
         "--limit",
         type=count,
@@ -110,11 +110,11 @@ def _add_profile(profile: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("columns", "tell what the rows of a cache are made of", _columns, _add_cache, example="DIGITS"),
+    Command("columns", "list the columns of a cache", _columns, _add_cache, example="DIGITS"),
     Command("sample", "show some rows of a cache", _sample, _add_sample, example="DIGITS -n 5"),
     Command(
         "draft",
-        "write a script that trains on a cache, to go on from",
+        "write a first script that trains on a cache",
         _draft,
         _add_draft,
         example="DIGITS --label label",
@@ -123,7 +123,7 @@ COMMANDS = (
     Command(
         *(
             "profile",
-            "make out a cache's numbers: nulls, distributions, classes, skew",
+            "show statistics of a cache: nulls, distributions, classes, skew",
             _profile,
             _add_profile,
         ),

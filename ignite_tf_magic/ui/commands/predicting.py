@@ -51,26 +51,24 @@ def _add_predict(predict: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a .keras file, here or igfs:///...; in a notebook a variable, a model"
     )
     predict.add_argument("source", metavar="CACHE", help="the cache whose rows are predicted")
-    predict.add_argument(
-        "target", metavar="OUT", help="the cache that gets the outputs, beside the same keys"
-    )
-    predict.add_argument("--workers", type=whole, metavar="N", help="how many (one for each node)")
+    predict.add_argument("target", metavar="OUT", help="the cache that gets the outputs, under the same keys")
+    predict.add_argument("--workers", type=whole, metavar="N", help="number of workers (one for each node)")
     predict.add_argument(
         "--batch-size", type=whole, metavar="N", help="rows that the model gets at once (1024)"
     )
     predict.add_argument(
-        "--field", action="append", default=[], metavar="NAME", help="field of a row that is read, or several"
+        "--field", action="append", default=[], metavar="NAME", help="field of a row to read; may be repeated"
     )
     predict.add_argument(
         "--prepare",
         metavar="NAME",
-        help="a notebook's function that makes the model's input of a row's value",
+        help="a notebook's function that turns a row's value into the model's input",
     )
     flags(
         predict,
-        ("--replace", "take the place of a cache of that name, whose rows go at once"),
-        ("--resume", "go on with the same prediction that was ended before it was whole"),
-        ("--trust", "run what code the model's file brings"),
+        ("--replace", "replace a cache of that name; its rows are removed at once"),
+        ("--resume", "continue an unfinished run of the same prediction"),
+        ("--trust", "run code in the model's file"),
     )
 
 
@@ -78,7 +76,7 @@ COMMANDS = (
     Command(
         *("predict", "predict a cache's rows into another", _predict, _add_predict),
         "Each worker predicts its own partitions. OUT has a field for each output of the model (`prediction` for one) "
-        "under the keys of CACHE. A prediction that was killed is gone on with by --resume; each row is there once.",
+        "under the keys of CACHE. --resume continues a prediction that was killed; each row is written once.",
         example="model.keras DIGITS SCORES --batch-size 256",
     ),
 )

@@ -172,7 +172,9 @@ def _history(options: argparse.Namespace, screen: Screen) -> None:
         return
     names = dict.fromkeys(name for _, records, _ in told for record in records for name in record.values)
     if options.best and options.best not in names:
-        raise ConfigError(f"no run has told {options.best}; they have told {', '.join(names) or 'nothing'}")
+        raise ConfigError(
+            f"no run has reported {options.best}; they have reported {', '.join(names) or 'nothing'}"
+        )
     is_one = len(told) == 1 and not options.best
     lines = [("" if is_one else run.id, records) for run, records, _ in told[-_MOST_LINES:]]
     screen.show_picture(lambda: picture_of(lines), lambda: series_of(lines, KEPT_POINTS))
@@ -239,10 +241,12 @@ def _add_described(describe: argparse.ArgumentParser) -> None:
 
 def _add_logs(logs: argparse.ArgumentParser) -> None:
     add_run_or_none(logs, or_newest=True)
-    logs.add_argument("--worker", metavar="I", help="of this worker only, counted from 0; or of ps0, chief")
+    logs.add_argument("--worker", metavar="I", help="only of this worker, counted from 0; or of ps0, chief")
     logs.add_argument("--lines", type=count, metavar="N", help="the last N (a shell: all; a notebook: 200)")
     flags(
-        logs, ("--all", "all of it, in a notebook, too"), ("-f", "--follow", "go on until the run has ended")
+        logs,
+        ("--all", "the whole output, in a notebook, too"),
+        ("-f", "--follow", "show new output until the run has ended"),
     )
 
 
@@ -257,21 +261,23 @@ def _add_history(history: argparse.ArgumentParser) -> None:
         help="all runs with this tag, side by side",
     )
     history.add_argument(
-        "--best", metavar="METRIC", help="the best that each reached, as val_loss; the best run first"
+        "--best", metavar="METRIC", help="sort by the best value of a metric, as val_loss; the best run first"
     )
     history.add_argument(
-        "--limit", type=count, default=20, metavar="N", help="so many of the newest at most (20)"
+        "--limit", type=count, default=20, metavar="N", help="at most N of the newest runs (20)"
     )
     flags(history, ("--all", "all epochs of one run"))
 
 
 def _add_model(model: argparse.ArgumentParser) -> None:
     add_run_or_none(model, or_newest=True)
-    model.add_argument("--model", metavar="NAME", help="of several the one of that name in Keras (the last)")
+    model.add_argument(
+        "--model", metavar="NAME", help="the model's name in Keras, if there are several (the last)"
+    )
     model.add_argument(
         "-o", "--output", metavar="NAME", help="a notebook's variable for it; in a shell a file"
     )
-    flags(model, ("--trust", "run the code that it may bring, as of Lambda layers"))
+    flags(model, ("--trust", "run code in the model's file, such as that of Lambda layers"))
 
 
 _SHOWN = "The exit code is the run's. An interrupt ends only the watching."
@@ -288,25 +294,23 @@ COMMANDS = (
     Command(
         *(
             "resume",
-            "start a run again that failed, was stopped or was lost, from its checkpoints",
+            "restart a run that failed, was stopped or was lost, from its checkpoints",
             _resume,
             add_run,
         ),
         "It goes on with its script, arguments and cache; this process owns it.",
         example="k3f",
     ),
-    Command(
-        "describe", "tell all that is known of a run", _describe, _add_described, example="k3f\nk3f --script"
-    ),
+    Command("describe", "show the details of a run", _describe, _add_described, example="k3f\nk3f --script"),
     Command("stop", "end a run's processes", _stop, add_run_or_none, example="k3f"),
     Command("logs", "show a run's output", _logs, _add_logs, example="k3f --worker 1 --lines 50"),
     Command(
-        *("history", "show what runs have told of their training, and compare them", _history, _add_history),
+        *("history", "show the training metrics of runs, and compare them", _history, _add_history),
         example="k3f 9xw\n--tag first --best val_loss",
     ),
     Command(
         "model",
-        "load the model that a run's fit has left",
+        "load the model that a run's fit has saved",
         _model,
         _add_model,
         example="k3f -o model",
@@ -315,7 +319,7 @@ COMMANDS = (
     Command(
         *(
             "prune",
-            "forget runs that ended, with their files in igfs and on hosts",
+            "remove runs that ended, with their files in igfs and on hosts",
             _prune,
             add_prune_options,
         ),
@@ -330,7 +334,7 @@ COMMANDS = (
         has_json=False,
     ),
     Command(
-        *("doctor", "look at all that runs need, and tell how to mend it", _doctor, add_doctor_options),
+        *("doctor", "check all that runs need, and show how to fix it", _doctor, add_doctor_options),
         "The exit code is 1 when something is wrong.",
         example="DIGITS",
     ),

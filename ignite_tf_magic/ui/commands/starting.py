@@ -70,9 +70,9 @@ def _follow(
     if view is None or not view.tells_where:
         screen.note(f"run {run.id}: {where_it_runs(info)}")
     if request.detach:
-        screen.note(f"  its hosts answer for it; watch it: {screen.command_name} attach {run.id}")
+        screen.note(f"  its hosts supervise it; watch it: {screen.command_name} attach {run.id}")
     elif options.tunnel and not screen.outlives_commands:
-        screen.note("  its connections go through this process, with which it ends")
+        screen.note("  its connections go through this process, so the run ends with it")
     if options.output:
         screen.keep(run, options.output, None)
     if options.detach:
@@ -103,7 +103,7 @@ def _command(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
         raise ConfigError("a run has one script: leave JOB_DIR JOB_CMD out, or the cell and --script FILE")
     if len(options.job) < 2:
         raise ConfigError(
-            "start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: "
+            "missing JOB_DIR or JOB_CMD after CACHE_NAME; example: "
             f"{screen.command_name} start DIGITS . python train.py"
         )
     job_dir = Path(options.job[0])
@@ -120,12 +120,12 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
     if options.script is None:
         if options.cell is None and not options.explain:
             raise ConfigError(
-                "start needs what to run: JOB_DIR and JOB_CMD behind CACHE_NAME, as in `start DIGITS . python "
-                "train.py`; or --script FILE; in a notebook a cell: %%ignite_tf start CACHE, and the script below it"
+                "missing JOB_DIR and JOB_CMD after CACHE_NAME; example: `start DIGITS . python train.py`; or pass "
+                "--script FILE; in a notebook write a cell: %%ignite_tf start CACHE, and the script below it"
             )
         return {"script": f"\n{options.cell}" if options.cell else ""}  # line numbers equal those of the cell
     if options.cell and options.cell.strip():
-        raise ConfigError("the cell and --script FILE are both a script; leave one out")
+        raise ConfigError("the cell and --script FILE exclude each other; leave one out")
     try:
         return {"script": read_source(options.script), "script_name": options.script.name}
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
@@ -150,7 +150,7 @@ def _add_options(start: argparse.ArgumentParser) -> None:
     start.add_argument(
         "-o", "--output", metavar="NAME", help="a notebook's variable for the run; in a shell a file"
     )
-    start.add_argument("--push", metavar="A,B", help="variables of the notebook that the script finds")
+    start.add_argument("--push", metavar="A,B", help="variables of the notebook that the script gets")
     start.add_argument(
         "--script", type=Path, metavar="FILE", help="the script, instead of a cell or a command"
     )
@@ -160,14 +160,14 @@ def _add_options(start: argparse.ArgumentParser) -> None:
         type=whole,
         default=_SURVIVES_S,
         metavar="S",
-        help=f"seconds for which the run lives on when this kernel is restarted, for attach ({_SURVIVES_S})",
+        help=f"seconds that the run waits for attach after this kernel restarts ({_SURVIVES_S})",
     )
     flags(start, ("--no-chart", "draw no chart of the training"))
     start.add_argument(
         "job",
         nargs=argparse.REMAINDER,
         metavar="JOB_DIR JOB_CMD [JOB_ARGS...]",
-        help="what every worker runs, where",
+        help="the directory and the command of every worker",
     )
 
 
@@ -188,8 +188,8 @@ COMMANDS = (
     Command(
         *("start", "run a script or a command on workers beside the data", _start, _add_start),
         "JOB_DIR is a directory or an archive; every worker gets a copy of it and runs JOB_CMD there; `python` is the "
-        "run's interpreter. Hosts answer for such a run, and for all that a shell starts: an interrupt ends the "
-        "watching only. In a notebook a script is a cell: %%ignite_tf start CACHE_NAME; words behind -- are its "
+        "run's interpreter. Hosts supervise such a run, and each run that a shell starts: an interrupt ends only "
+        "the watching. In a notebook a script is a cell: %%ignite_tf start CACHE_NAME; words after -- are its "
         "sys.argv[1:]. -o NAME gives NAME.history, NAME.model() and NAME.result. --push sends numbers, texts, "
         "containers, arrays and tables, up to 256 MiB. The exit code is the run's.",
         example="DIGITS . python train.py --epochs 3\nDIGITS --script train.py --workers 2 --tag first",

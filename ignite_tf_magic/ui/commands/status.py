@@ -21,4 +21,11 @@ def _status(options: argparse.Namespace, screen: Screen) -> None:
         screen.show(overview_view(found, datetime.now(timezone.utc), screen.command_name))
 
 
-COMMANDS = (Command("status", "show how things stand, and what to try next", _status, example="--json"),)
+COMMANDS = (
+    Command(
+        "status",
+        "show the state of the cluster and its runs, and what to try next",
+        _status,
+        example="--json",
+    ),
+)

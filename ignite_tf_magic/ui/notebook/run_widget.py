@@ -83,7 +83,7 @@ def _widget_class() -> type[Any]:
         tail = traitlets.Dict().tag(sync=True)
 
         def __repr__(self) -> str:  # the text in a notebook that is saved during the run
-            return f"a run is followed here; {NAME} ps lists runs, {NAME} attach RUN shows one"
+            return f"output of a run; {NAME} ps lists runs, {NAME} attach RUN shows one"
 
     return RunWidget
 
@@ -205,7 +205,7 @@ class WidgetRunView:
     def _show_end(self, progress: Progress) -> None:
         note = ""
         if self._run is not None and not progress.state.has_ended:
-            note = f"not watching any more: {NAME} attach {self._run.id} shows the run again"
+            note = f"no longer watching: {NAME} attach {self._run.id} shows the run again"
         self._sync_tail()
         self._set(
             words=progress.words,

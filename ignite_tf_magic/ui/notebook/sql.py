@@ -22,7 +22,7 @@ SELECT label, COUNT(*) FROM DIGITS WHERE label < :largest GROUP BY label
   -o NAME       put the DataFrame into the variable NAME instead of showing it
   --to KIND     pandas, polars or arrow: what the rows become (default pandas)
   --limit N     fetch at most N rows (default 1000; 0 for all)
-  --engine NAME Ignite's SQL engine for it, of those the nodes have: h2 or calcite
+  --engine NAME SQL engine to use, if the nodes have it: h2 or calcite
   --json        print JSON
   -c FILE, --via HOST   as in %ignite_tf
 Several statements stand in one cell with a ; between them.

@@ -48,7 +48,7 @@ complete -c ignite-tf -a '(ignite-tf {_ASK} (commandline -opc)[2..] (commandline
 USAGE = """\
 usage: ignite-tf completion bash|zsh|fish
   bash: eval "$(ignite-tf completion bash)" in ~/.bashrc
-  zsh:  eval "$(ignite-tf completion zsh)" in ~/.zshrc, behind compinit
+  zsh:  eval "$(ignite-tf completion zsh)" in ~/.zshrc, after compinit
   fish: ignite-tf completion fish > ~/.config/fish/completions/ignite-tf.fish
 """
 

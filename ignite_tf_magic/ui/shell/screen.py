@@ -74,7 +74,9 @@ class ShellScreen:
     def write_cell(self, words: Sequence[str], script: str) -> None:
         """Print the script, and to standard error the command that starts it."""
         self.say(script.rstrip("\n"))
-        self.note(f"in a file, train.py: {shlex.join([self.command_name, *words, '--script', 'train.py'])}")
+        self.note(
+            f"save it as train.py, then run: {shlex.join([self.command_name, *words, '--script', 'train.py'])}"
+        )
 
     def show_panel(self) -> None:
         """Show the panel on the whole terminal until the person quits; without a terminal, print the runs once."""

@@ -16,7 +16,7 @@ from ignite_tf_magic.ui.panel_views import panel_as_json
 _INTERVAL_S = 2.0
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK_CHARS = 12
-_HEADS = ("run", "state", "where it stands", "metric", "", "workers", "duration", "cache")
+_HEADS = ("run", "state", "progress", "metric", "", "workers", "duration", "cache")
 
 
 def make_app(command_name: str, feed: session.PanelFeed | None = None) -> Any:
@@ -209,4 +209,5 @@ def _cluster_line(seen: dict[str, Any]) -> str:
     if not seen.get("cluster"):
         return "no cluster yet: Ignite nodes are started on this machine when they are needed"
     nodes = ", ".join(f"{node['name']} {node['memory']}".strip() for node in seen["nodes"])
-    return f"{len(seen['nodes'])} nodes: {nodes}; {len(seen['caches'])} caches"
+    num_nodes, num_caches = len(seen["nodes"]), len(seen["caches"])
+    return f"{num_nodes} node{'s' * (num_nodes != 1)}: {nodes}; {num_caches} cache{'s' * (num_caches != 1)}"

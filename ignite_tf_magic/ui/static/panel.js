@@ -36,7 +36,7 @@ function igniteTfPanel(root, source) {
     draw();
   }
 
-  const tabs = make("div", {className: "itm-tabs", role: "tablist", "aria-label": "what is shown"});
+  const tabs = make("div", {className: "itm-tabs", role: "tablist", "aria-label": "views"});
   const views = ["runs", "cluster", "caches"];
   const tabOf = {};
   for (const name of views) {
@@ -96,8 +96,8 @@ function igniteTfPanel(root, source) {
   // A second click within some seconds means it.
   function stopButton(run) {
     const isAsked = state.asked === run.id;
-    return button(`stop ${run.id}`, {textContent: isAsked ? "Really?" : run.stop,
-      disabled: !run.can_stop, label: `${isAsked ? "really stop" : run.stop} run ${run.id}`, onclick: () => {
+    return button(`stop ${run.id}`, {textContent: isAsked ? "Confirm" : run.stop,
+      disabled: !run.can_stop, label: `${isAsked ? "confirm: stop" : run.stop} run ${run.id}`, onclick: () => {
         if (state.asked === run.id) { state.asked = null; act("stop", run.id); } else {
           state.asked = run.id;
           setTimeout(() => { if (state.asked === run.id) { state.asked = null; draw(); } }, 4000);
@@ -180,8 +180,8 @@ function igniteTfPanel(root, source) {
     return [list, isShown ? "" : make("div", {className: "itm-facts"}, whyNoRuns(seen, others.length + (state.search ? 0 : numCut))), cut];
   }
   function whyNoRuns(seen, numOthers) {
-    if (state.search && seen.runs.length && !numOthers) return "nothing fits the search";
-    const why = state.search && seen.runs.some((run) => state.seenLive.has(run.id)) ? "No live run fits the search." :
+    if (state.search && seen.runs.length && !numOthers) return "nothing matches the search";
+    const why = state.search && seen.runs.some((run) => state.seenLive.has(run.id)) ? "No live run matches the search." :
       "No run is live. A cell starts one: %%ignite_tf start CACHE";
     return numOthers ? `${why} \u00b7 ${numOthers} ${numOthers === 1 ? "has" : "have"} ended` : why;
   }
@@ -220,9 +220,9 @@ function igniteTfPanel(root, source) {
       make("div", {className: "itm-buttons"}, ...["columns", "sample", "profile"].map((action) => button(
         `${action} ${cache.name}`, {textContent: action, label: `${action} of ${cache.name}`, onclick: () => act(action, cache.name)})),
         button(`train ${cache.name}`, {textContent: "train on it", label: `train on ${cache.name}`,
-          title: "asks what is learnt, and makes a cell of it", onclick: () => act("form", cache.name, `looking at ${cache.name} ...`)})),
+          title: "asks for the column to predict, and writes a cell", onclick: () => act("form", cache.name, `looking at ${cache.name} ...`)})),
       trainingForm(cache.name)));
-    const why = seen.caches.length ? "nothing fits the search" : "No caches. Load one: %ignite_tf load DIGITS digits";
+    const why = seen.caches.length ? "nothing matches the search" : "No caches. Load one: %ignite_tf load DIGITS digits";
     return [make("ul", {className: "itm-list", "aria-label": "caches"}, ...rows), rows.length ? "" :
       make("div", {className: "itm-facts", textContent: why})];
   }
@@ -231,7 +231,7 @@ function igniteTfPanel(root, source) {
   function trainingForm(cache) {
     const form = source.told().form;
     if (!form || form.cache !== cache) return "";
-    if (!form.labels.length) return make("div", {className: "itm-note", textContent: "no column of one number or text in a row, to be learnt"});
+    if (!form.labels.length) return make("div", {className: "itm-note", textContent: "no column to predict (a single number or text in each row)"});
     const key = JSON.stringify(form);
     if (state.form !== key) Object.assign(state, {form: key, formElement: makeForm(cache, form.labels)});
     return state.formElement;
@@ -241,7 +241,7 @@ function igniteTfPanel(root, source) {
     const workers = make("input", {type: "number", min: 1, max: 64, value: 1});
     const said = () => ({cache, label: label.value, workers: Math.max(1, Math.round(Number(workers.value)) || 1)});
     return make("div", {className: "itm-controls", role: "group", "aria-label": `train on ${cache}`},
-      make("label", {}, "learn ", label), make("label", {}, "workers ", workers),
+      make("label", {}, "predict ", label), make("label", {}, "workers ", workers),
       make("button", {type: "button", className: "itm-button", textContent: source.insert ? "write the cell" : "show the cell",
         onclick: () => act("draft", JSON.stringify(said()), `looking at ${label.value} of ${cache} ...`)}));
   }
@@ -277,7 +277,7 @@ function igniteTfPanel(root, source) {
   }
   function drawAnswer(told) {
     const isHere = !state.asker || state.asker === state.view, isTold = isHere && told !== state.closed;
-    const forCell = state.isInserted ? "written: a cell below the current one" : "to be copied into a cell:";
+    const forCell = state.isInserted ? "written: a cell below the current one" : "copy this into a cell:";
     note.textContent = isHere && state.said || isTold && (told.note || (told.cell ? forCell : "")) || "";
     if (isTold && told.url && !state.said) note.append(" ", make("a", {href: told.url, target: "_blank", rel: "noopener", textContent: told.url}));
     const text = told.detail || (state.isInserted ? "" : told.cell) || "";

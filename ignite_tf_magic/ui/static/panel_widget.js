@@ -6,7 +6,7 @@ function render({model, el}) {
     seen: () => model.get("seen"),
     told: () => model.get("told"),
     onChange: (call) => { calls.push(call); model.on("change:seen", call); model.on("change:told", call); },
-    lost: () => isLive ? "" : "not connected to a kernel any more: run the cell again",
+    lost: () => isLive ? "" : "no longer connected to a kernel: run the cell again",
     act: (action, about, note) => model.send({action, about, note}),
   });
   const disconnect = igniteTfConnection(model, el, (live) => { isLive = live; calls.forEach((call) => call()); });

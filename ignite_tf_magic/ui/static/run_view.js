@@ -69,8 +69,8 @@ function render({model, el}) {
   const ask = (action) => () => model.send({action});
   const stop = button(buttons, "Stop", "end the run's processes", () => {
     if (stop.textContent === "Stop") {
-      stop.textContent = "Really?";
-      setTimeout(() => { if (stop.textContent === "Really?") stop.textContent = "Stop"; }, 4000);
+      stop.textContent = "Confirm";
+      setTimeout(() => { if (stop.textContent === "Confirm") stop.textContent = "Stop"; }, 4000);
     } else {
       stop.textContent = "Stopping";
       stop.disabled = true;
@@ -133,7 +133,7 @@ function render({model, el}) {
     buttons.hidden = !state.hears || !state.live;
     note.textContent = state.note || "";
     if (!isConnected) {
-      note.textContent = "not connected to a kernel any more: " + (id ? "%ignite_tf attach " + id + " shows the run again" : "run the cell again");
+      note.textContent = "no longer connected to a kernel: " + (id ? "%ignite_tf attach " + id + " shows the run again" : "run the cell again");
       return;
     }
     if (state.url) {

@@ -82,7 +82,7 @@ def test_words_behind_two_dashes_are_the_scripts(line, args, job):
         ("fs lls", "there is no command lls; did you mean ls?"),
         ("start MNIST --worker-s 2", "there is no option --worker-s; did you mean --workers?"),
         ("stop run --forec=1", "there is no option --forec; help lists them: %ignite_tf stop --help"),
-        ("stop run other", "these words are too many: other\nusage: %ignite_tf stop"),
+        ("stop run other", "unexpected words: other\nusage: %ignite_tf stop"),
         ("logs run --lines -1", "'-1' is not a whole number"),
         (
             "prune --older-than 99999999999",

@@ -232,10 +232,10 @@ def test_explain_needs_no_cell(kernel, digits):
     ("code", "words"),
     [
         ("%ignite_tf frob", ["there is no command frob", "usage:"]),
-        ("%ignite_tf stop", ["no run goes on"]),
+        ("%ignite_tf stop", ["no run is live"]),
         ("%ignite_tf resume", ["required: RUN", "usage:"]),
         ("%ignite_tf stop no-such-run", ["no run 'no-such-run'"]),
-        ("%ignite_tf start DIGITS_NB", ["in a notebook a cell: %%ignite_tf start CACHE"]),
+        ("%ignite_tf start DIGITS_NB", ["in a notebook write a cell: %%ignite_tf start CACHE"]),
         ("%%ignite_tf ps\nprint(1)", ["takes no cell"]),
         ("%%ignite_tf start DIGIT_NB\nprint(1)", ["no cache 'DIGIT_NB'", "'DIGITS_NB'"]),
         ("%%ignite_tf start DIGITS_NB --workers 0\nprint(1)", ["'0' is not a whole number from 1 up"]),
@@ -332,7 +332,7 @@ def test_sql_statements_of_one_cell(kernel):
     assert "a;b" in first
     assert last.split() == ["N", "0", "2"]
     refused = kernel.run("%ignite_sql -o kept DELETE FROM OF_A_CELL")
-    assert "no statement gives any" in refused.error["evalue"]
+    assert "no statement returns any" in refused.error["evalue"]
     near = kernel.run("%ignite_sql SELECT NAM FROM OF_A_CEL").error["evalue"]
     assert "Did you mean OF_A_CELL?" in near
     assert kernel.run("%ignite_sql DROP TABLE OF_A_CELL").stdout == "done\n"

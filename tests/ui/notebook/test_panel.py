@@ -88,7 +88,7 @@ def test_what_cannot_be_done_is_said(panel_kernel, about):
     result = panel_kernel.run(f"click('stop', {about!r})\nprint(panel.told['note'])")
     assert result.error is None, result
     assert result.stdout.startswith(f"stop {about}: no run {about!r}")
-    assert "there is nothing called" in panel_kernel.run("click('rm', 'x'); print(panel.told['note'])").stdout
+    assert "unknown action" in panel_kernel.run("click('rm', 'x'); print(panel.told['note'])").stdout
 
 
 OWNER = """

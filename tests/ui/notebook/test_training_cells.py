@@ -113,7 +113,7 @@ def test_what_a_run_was_given_is_remembered(kernel, trained):
         r"^tags +told$",
         r"^note +the first$",
         r"^parameters +.*units 8",
-        r"^made with +ignite_tf_magic ",
+        r"^created by +ignite_tf_magic ",
     ):
         assert re.search(line, described, re.MULTILINE), described
     assert kernel.run("repr(trained)").text.strip() == repr(
@@ -142,7 +142,7 @@ def test_runs_are_compared_by_tag_and_their_best(kernel, digits, trained):
     (listed,) = json.loads(only)
     assert (listed["id"], listed["tags"], listed["parameters"]["units"]) == (other_id, ["told", "wide"], 16)
     assert (
-        "they have told accuracy, loss"
+        "they have reported accuracy, loss"
         in kernel.run("%ignite_tf history --best nothing --tag told").error["evalue"]
     )
     assert other_id in kernel.run("%ignite_tf ps --all --tag wide").text
@@ -173,9 +173,9 @@ def test_a_run_that_trains_nothing_says_so(kernel, digits, tmp_path):
     cell = kernel.run(f"CACHE = 'four'\n%ignite_tf start {digits} --script {script} --push CACHE -o silent")
     assert "silent.py 4" in cell.stdout
     assert kernel.run("len(silent.history)").text.strip() == "0"
-    assert "gives one with ignite_tf_magic.result(value)" in kernel.run("silent.result").error["evalue"]
+    assert "stores one with ignite_tf_magic.result(value)" in kernel.run("silent.result").error["evalue"]
     assert "`fit` leaves one when it ends" in kernel.run("silent.model()").error["evalue"]
-    assert "told nothing of a training" in kernel.run("%ignite_tf history {silent.id}").text
+    assert "has reported no training" in kernel.run("%ignite_tf history {silent.id}").text
 
 
 @pytest.mark.parametrize(

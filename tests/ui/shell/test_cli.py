@@ -243,7 +243,7 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     assert (packed["rows"], packed["entries"]) == (82, 41)
     again = ignite_tf("load", "CLI_PACKED", "digits", "--packed", "--replace").stdout
     assert "1,797 rows in cache CLI_PACKED" in again and "packed into 129 entries" in again
-    assert "those of 256 of its 1,797 rows" in ignite_tf("columns", "CLI_PACKED").stdout
+    assert "from 256 of its 1,797 rows" in ignite_tf("columns", "CLI_PACKED").stdout
     profile = json.loads(ignite_tf("profile", "CLI_PACKED", "label", "--limit", "200", "--json").stdout)
     assert (profile["rows"], profile["partitions_read"], profile["read_from"]) == (
         1797,
