@@ -241,7 +241,7 @@ def test_what_gfile_does_not_reach(mem):
 
 @pytest.mark.nightly
 def test_memory_stays_flat(mem):
-    """Replies, names, messages, files and regions are freed, and once: a double free aborts.
+    """Replies, names, messages, files and regions are freed exactly once: a double free aborts.
 
     Nightly. No shorter one: a leak shows only after many calls.
     """
