@@ -1,1 +1,1 @@
-"""How fast rows go in and out, beside what else could carry them; see README.md in this directory."""
+"""Measures the speed of rows in and out, compared with other ways to move them; see README.md in this directory."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only NAME,...] [--quick] [--show] [--results DIR]`; the names are `NAMES`."""
+"""Runs `python -m benchmarks [--only NAME,...] [--quick] [--show] [--results DIR]`; the names are `NAMES`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ HUGE = EmbeddedOptions(heap="1g", region="3g")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmarks, write their results, print the tables."""
+    """Run the benchmarks, write their results, and print the tables."""
     arguments = _arguments(argv)
     console = tables.console()
     folder = arguments.results or (
@@ -170,7 +170,7 @@ def _scans(
 
 @contextmanager
 def home_of_benchmark() -> Iterator[Path]:
-    """A directory for nodes and runs that ends with the benchmark, so that nobody's cluster is touched."""
+    """Use a temporary home for nodes and runs during the benchmark, so that no other cluster is touched."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         before = os.environ.get("IGNITE_TF_HOME")
         os.environ["IGNITE_TF_HOME"] = folder
@@ -184,7 +184,7 @@ def home_of_benchmark() -> Iterator[Path]:
 
 @contextmanager
 def nodes(home: Path, options: EmbeddedOptions, report: Report) -> Iterator[ConnectOptions]:
-    """Three nodes of their own for a benchmark."""
+    """Start three nodes for a benchmark. Yields their connect options, and deletes the nodes at the end."""
     where = home / "embedded"
     where.mkdir(mode=0o700, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""The rows that are measured, and how they get into a cache."""
+"""The rows that are measured, and functions that load them into a cache."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Case:
     """One kind of rows.
 
     Attributes:
-        row_bytes: Bytes of data in a row: its key and its fields, nothing of their encoding.
-        fields: The fields of the value; none when the value is a byte[] itself.
-        batch_rows: What `IgniteDataset` is batched to.
-        page_rows: Page sizes of which pyignite and Java may choose the best.
+        row_bytes: Bytes of data in a row, its key and fields, without the encoding.
+        fields: The fields of the value; empty if the value itself is a byte[].
+        batch_rows: The batch size of `IgniteDataset`.
+        page_rows: Page sizes from which pyignite and Java choose the best.
         sampled_rows: Rows after which a pass of pyignite ends; a multiple of its page sizes.
-        backups: Copies of each row beside the first.
+        backups: Copies of each row besides the primary one.
     """
 
     name: str
@@ -45,42 +45,42 @@ class Case:
 
     @property
     def cache(self) -> str:
-        """Name of the cache that holds the rows."""
+        """The name of the cache that holds the rows."""
         return f"BENCH_{self.name.upper()}"
 
     @property
     def is_bare(self) -> bool:
-        """Whether the value is a byte[] and no object."""
+        """Whether the value is a byte[] instead of an object."""
         return not self.fields
 
 
 def mnist(num_rows: int) -> Case:
-    """Handwritten digits as far as sizes go: an object of byte[784] and an int."""
+    """Return a case with rows of MNIST's size: an object of byte[784] and an int."""
     sampled = min(num_rows, 5 * 4096)
     fields = ("pixels", "label")
     return Case("mnist", num_rows, 8 + PIXELS + 4, fields, 1024, (256, 1024, 4096), sampled, 1)
 
 
 def numeric(num_rows: int) -> Case:
-    """Small rows: an object of two doubles and an int."""
+    """Return a case with small rows: an object of two doubles and an int."""
     sampled = min(num_rows, 3 * 16384)
     fields = ("x", "y", "n")
     return Case("numeric", num_rows, 8 + 8 + 8 + 4, fields, 1024, (1024, 4096, 16384), sampled, 1)
 
 
 def named(case: Case, name: str) -> Case:
-    """Give a case another name, so that it stands beside one of other size."""
+    """Rename a case, to show it beside one of another size."""
     return replace(case, name=name)
 
 
 def mib(num_rows: int) -> Case:
-    """Large rows: a byte[] of 1 MiB."""
+    """Return a case with large rows: a byte[] of 1 MiB."""
     sampled = min(num_rows, 512)
     return Case("mib", num_rows, 8 + MIB, (), 4, (1, 4, 8), sampled, 0)
 
 
 def columns_of(case: Case, first: int, last: int) -> dict[str, NDArray[Any]]:
-    """Make the rows with the keys `first` to `last` - 1 of a case that has fields."""
+    """Make the rows with keys `first` to `last` - 1 of a case that has fields."""
     keys = np.arange(first, last)
     random = np.random.default_rng([_SEED, first])
     if "pixels" in case.fields:
@@ -90,19 +90,19 @@ def columns_of(case: Case, first: int, last: int) -> dict[str, NDArray[Any]]:
 
 
 def encoders(case: Case) -> Iterator[RowEncoder]:
-    """Yield the rows of a case in blocks; all blocks have one type."""
+    """Yield the rows of a case in blocks; all blocks have the same type."""
     for first in range(0, case.num_rows, _BLOCK_ROWS):
         last = min(first + _BLOCK_ROWS, case.num_rows)
         yield RowEncoder(type_name(case), columns_of(case, first, last), np.arange(first, last))
 
 
 def type_name(case: Case) -> str:
-    """Name of the value's type."""
+    """Return the name of the value's type."""
     return f"Bench{case.name.capitalize()}"
 
 
 def config_of(case: Case, cache: str, encoder: RowEncoder, *, with_sql: bool) -> CacheConfig:
-    """Describe the cache for a case's rows: as `load` makes it, or without a table for SQL."""
+    """Describe the cache for a case's rows: as `load` makes it, or without a SQL table."""
     if with_sql:
         return table_config(cache, encoder, case.backups)
     return CacheConfig(cache, backups=case.backups)

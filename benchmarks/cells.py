@@ -1,6 +1,6 @@
-"""What a person at a notebook waits for, with workers on three hosts behind real sshds: start, ps, stop, output.
+"""Waiting times in a notebook, with workers on three hosts behind real sshds: start, ps, stop, and output.
 
-Hosts, nodes and the kernel share this machine's cores, and its clock.
+Hosts, nodes and the kernel share this machine's cores and clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print("the end")
 
 
 def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> list[dict[str, Any]]:
-    """Measure a few starts and stops, then the age of lines in the cell, then a stream."""
+    """Measure several starts and stops, then the age of lines in the cell, then a stream."""
     with _desk(4 * megabytes + 64, report) as (stage, kernel):
         rounds = [start_and_stop(stage, kernel, "", report) for _ in range(num_rounds)]
         deaf = start_and_stop(stage, kernel, _DEAF, report)
@@ -68,7 +68,7 @@ def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> lis
 
 @contextmanager
 def _desk(disk_mb: int, report: Report) -> Iterator[tuple[Stage, Kernel]]:
-    """Three hosts, and a notebook beside their configuration."""
+    """Start three hosts, and a notebook that uses their configuration."""
     with desks({"new": ROOT}, disk_mb, report) as (stage, kernels):
         yield stage, kernels["new"]
 
@@ -77,13 +77,13 @@ def _desk(disk_mb: int, report: Report) -> Iterator[tuple[Stage, Kernel]]:
 def desks(
     trees: Mapping[str, Path], disk_mb: int, report: Report
 ) -> Iterator[tuple[Stage, dict[str, Kernel]]]:
-    """Three hosts, and a notebook of each tree beside their configuration."""
+    """Start three hosts, and for each tree a notebook that uses their configuration."""
     with (
         tempfile.TemporaryDirectory(prefix="cells-", ignore_cleanup_errors=True) as name,
         closing(Stage(Path(name), report, disk_mb=disk_mb)) as stage,
         ExitStack() as ends,
     ):
-        stage.bed  # noqa: B018 - it is made when asked for
+        stage.bed  # noqa: B018 - the property makes the bed
         kernels = {}
         for tree_name, tree in trees.items():
             home = stage.folder / f"home-{tree_name}"
@@ -97,7 +97,7 @@ def desks(
 
 
 def start_and_stop(stage: Stage, kernel: Kernel, more: str, report: Report) -> dict[str, Any]:
-    """Start a run of three workers, which first do `more`, list it, stop it; how long each took, and what is left."""
+    """Start a run of three workers that first execute `more`, list it, and stop it. Returns the figures."""
     script = more + _COME_UP + _WAIT
     began = time.time()
     shown = kernel.run(
@@ -130,7 +130,7 @@ def _ups(text: str) -> int:
 
 
 def _once(kernel: Kernel, is_enough: Callable[[str], bool]) -> Callable[[str], None]:
-    """Interrupt the cell when it has shown enough; the run goes on."""
+    """Return a callback that interrupts the cell once its output is enough; the run continues."""
     is_done = False
 
     def look(text: str) -> None:
@@ -236,7 +236,7 @@ def _interrupted(kernel: Kernel, megabytes: int, report: Report) -> dict[str, An
 
 
 def _output(kernel: Kernel, code: str) -> Iterator[str]:
-    """Yield what a cell prints, piece by piece, until it ends; nothing of it is kept."""
+    """Yield a cell's output piece by piece until the cell ends, without storing it."""
     message = kernel.client.execute(code)
     while True:
         reply = kernel.client.get_iopub_msg(timeout=_SILENCE_S)

@@ -1,4 +1,4 @@
-"""A hash of what some code does: comments, docstrings and layout do not count."""
+"""A hash of code that ignores comments, docstrings and layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOMS = ("runs", "launch")
 
 
 def hash_of_rooms(package: Path = PACKAGE, rooms: Iterable[str] = ROOMS) -> str:
-    """Hash the modules of some rooms of a package."""
+    """Hash the modules of some subpackages ("rooms") of a package."""
     digest = hashlib.sha256()
     for room in rooms:
         for path in sorted((package / room).rglob("*.py")):
@@ -22,7 +22,7 @@ def hash_of_rooms(package: Path = PACKAGE, rooms: Iterable[str] = ROOMS) -> str:
 
 
 def normal_form(source: str) -> str:
-    """Return the same text for sources that do the same line by line."""
+    """Return a text that is equal for sources with the same statements."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compare REV`: an old commit's benchmarks and those of the working tree, in turns, as ratios."""
+"""`python -m benchmarks.compare REV`: runs an old commit's and the working tree's benchmarks in turn; writes ratios."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks import tables
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("scan", "load", "first_step", "igfs", "launch", "training")
-# Of other figures nobody can say whether more of them is better.
+# For other figures, neither direction is known to be better.
 _MORE_IS_BETTER = re.compile(r"_per_s$|^ratio_to_")
 _LESS_IS_BETTER = re.compile(r"_s$|_ms$|_mb$|_ms_per_|^ms_per_|^cpu_|^time_ratio$|^data_wait$")
 
@@ -27,7 +27,7 @@ Figures = dict[tuple[str, str, str, str], list[float]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run them, write the ratios, print the table; 1 when a benchmark failed."""
+    """Run the benchmarks, write the ratios, print the table. Returns 1 if a benchmark failed."""
     options = _options(argv)
     console = tables.console()
     folder = options.results or (
@@ -77,13 +77,13 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def in_turn(trees: Iterable[str], turn: int) -> list[str]:
-    """Return trees as they come in a turn: each as often first as last."""
+    """Return the trees in the order for a turn: over all turns, each is first as often as last."""
     return list(trees)[:: -1 if turn % 2 else 1]
 
 
 @contextmanager
 def checked_out(rev: str) -> Iterator[Path]:
-    """Check a commit out beside the working tree, with its C libraries built."""
+    """Check out a commit in a temporary worktree, with its C libraries built."""
     with tempfile.TemporaryDirectory(prefix="compare-tree-") as folder:
         tree = Path(folder) / "tree"
         _git("worktree", "add", "--detach", str(tree), rev)
@@ -118,7 +118,7 @@ def _ask(tree: Path, code: str) -> str:
 
 
 def check_imports(tree: Path) -> None:
-    """Make sure that a tree's processes import its own package, not an installed one."""
+    """Check that a tree's processes import its own package, not an installed one."""
     where = Path(_ask(tree, "import ignite_tf_magic; print(ignite_tf_magic.__file__)"))
     if not where.resolve().is_relative_to(tree.resolve()):
         raise RuntimeError(f"in {tree} the package of {where} is imported")
@@ -142,7 +142,7 @@ def _run(tree: Path, name: str, results: Path, *, quick: bool) -> bool:
 
 
 def _collect(figures: Figures, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add the figures of one turn; `run 1`, `run 2` of a variant are turns of it, too."""
+    """Add the figures of one turn; `run 1`, `run 2` of a variant also count as turns."""
     for row in rows:
         variant = re.sub(r", run \d+$", "", str(row.get("variant", "")))
         for figure, value in row.items():
@@ -152,7 +152,7 @@ def _collect(figures: Figures, name: str, rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _better(figure: str) -> Callable[[Sequence[float]], float] | None:
-    """Return what chooses the best of a figure's values; None for a figure that is no measure."""
+    """Return the function that chooses the best value of a figure, or None if the figure is not a measure."""
     if _MORE_IS_BETTER.search(figure):
         return max
     return min if _LESS_IS_BETTER.search(figure) else None
@@ -166,7 +166,7 @@ def _rows(measured: Mapping[str, Figures], commit: str) -> list[dict[str, Any]]:
             continue
         old, new = (better(measured[side][key]) for side in ("old", "new"))
         if old == new == 1.0 and "ratio" in key[3]:
-            continue  # the variant that others are compared with
+            continue  # the base variant of a ratio
         ratio = new / old if old else None
         as_good = ratio if better is max or not ratio else 1 / ratio
         rows.append(

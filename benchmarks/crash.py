@@ -1,9 +1,9 @@
-"""`python -m benchmarks.crash [--quick]`: writers and nodes are killed while igfs is written to; is all there?
+"""`python -m benchmarks.crash [--quick]`: kills writers and nodes during writes to igfs, and checks the files.
 
-A writer does one thing to a directory: replace a file, append to one with flushes, or write a checkpoint as
-TensorFlow does. It kills itself with SIGKILL when it sends one of its requests: some request before the one
-that commits ("before"), or that one ("during"), of which all, half, or nothing but the first bytes leave.
-Then another client looks: each file must be the old or the new one, each flush that returned must be there.
+A writer makes one change to a directory: it replaces a file, appends to one with flushes, or writes a checkpoint as
+TensorFlow does. It kills itself with SIGKILL when it sends one of its requests: a request before the one that
+commits ("before"), or the committing one ("during"), of which it sends all, half, or only the first bytes.
+Then another client checks: each file must be the old or the new one, and each flush that returned must be there.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _ROOT = DiskPath(__file__).parent.parent
 
 
 class Torn(Exception):
-    """A file is neither the old nor the new one, or a flush that returned is not there."""
+    """A file is neither the old nor the new one, or a flush that returned is missing."""
 
 
 def sealed(number: int, num_bytes: int) -> bytes:
-    """Content that tells its number and whether it is whole."""
+    """Return content with a number and a checksum."""
     body = _HEAD.pack(number, num_bytes) + random.randbytes(num_bytes)
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
 
 
 def numbers_in(data: bytes) -> list[int]:
-    """Read what `sealed` made, one after the other.
+    """Return the numbers in a sequence of `sealed` contents.
 
     Raises:
         Torn: A part is cut or damaged.
@@ -84,11 +84,11 @@ def read(volume: Volume, path: Path) -> bytes:
     return bytes(data)
 
 
-# The writer's side.
+# The writer's side
 
 
 class Trigger:
-    """Kills this process when it sends its n-th request, or the n-th that commits."""
+    """Kills this process when it sends its n-th request, or its n-th committing request."""
 
     def __init__(self, part: float) -> None:
         self._part = part
@@ -98,7 +98,7 @@ class Trigger:
         self.at_request = self.at_commit = -1
 
     def install(self) -> None:
-        """Watch all that this process sends."""
+        """Count everything that this process sends."""
         trigger = self
 
         def send(transport: SocketTransport, data: bytes | memoryview) -> None:
@@ -108,13 +108,13 @@ class Trigger:
         SocketTransport.send = send  # type: ignore[method-assign]
 
     def start(self, at_request: int = -1, at_commit: int = -1) -> None:
-        """Count anew."""
+        """Restart the counts."""
         self.sent = self.commits = 0
         self.before_commits = []
         self.at_request, self.at_commit = at_request, at_commit
 
     def note(self, transport: SocketTransport, data: bytes | memoryview) -> None:
-        """Count, and kill when it is time."""
+        """Count a request, and kill the process when its time has come."""
         is_commit = len(data) >= 6 and struct.unpack_from("<h", data, 4)[0] in _COMMITS
         if is_commit:
             self.before_commits.append(self.sent)
@@ -126,7 +126,7 @@ class Trigger:
 
 
 def change(volume: Volume, where: Path, kind: str, number: int, sizes: Sequence[int]) -> None:
-    """Do what one round does, telling what is safe by now."""
+    """Make the change of one round, and print what is safely written."""
     if kind == "replace":
         volume.write_file((*where, "state"), sealed(number, sizes[0]))
     elif kind == "append":
@@ -144,7 +144,7 @@ def change(volume: Volume, where: Path, kind: str, number: int, sizes: Sequence[
 
 
 def write_and_die(task: dict[str, Any]) -> None:
-    """What the writer's process does."""
+    """Run the writer's process."""
     endpoint, rng = Endpoint(*task["endpoint"]), random.Random(task["seed"])
     kind, sizes = task["kind"], task["sizes"]
     trigger = Trigger(rng.choice([0.0, 0.01, 0.5, 1.0]))
@@ -169,18 +169,18 @@ def write_and_die(task: dict[str, Any]) -> None:
         change(volume, (), kind, task["number"], sizes)
 
 
-# The campaign's side.
+# The campaign's side
 
 
 @dataclass
 class Known:
-    """What must be there.
+    """The content that must be there.
 
     Attributes:
-        state: Number of the state file.
+        state: Number in the state file.
         log: Numbers in the log.
-        checkpoint: Number of the checkpoint that is named.
-        late: Round whose last request was sent: a node may carry it out after the next look.
+        checkpoint: Number of the latest checkpoint.
+        late: Round whose last request was sent: a node may carry it out after the next check.
     """
 
     state: int = 0
@@ -190,7 +190,7 @@ class Known:
 
 
 def begin(volume: Volume) -> Known:
-    """Write the files that are going to be changed."""
+    """Write the initial files."""
     volume.write_file(("state",), sealed(0, 100))
     volume.write_file(("log",), b"")
     for name in ("ckpt-0.data", "ckpt-0.index", "checkpoint"):
@@ -199,14 +199,14 @@ def begin(volume: Volume) -> Known:
 
 
 def check(volume: Volume, known: Known, number: int, num_flushed: int, finished: bool) -> None:
-    """Look at all files, and take over what is new.
+    """Check all files, and update `known`.
 
     Args:
         volume: Another client than the writer's.
-        known: What was there before the round.
-        number: Of the round.
-        num_flushed: How many flushes of this round returned.
-        finished: Whether all of the round was done.
+        known: The content before the round.
+        number: The round's number.
+        num_flushed: The number of flushes of this round that returned.
+        finished: Whether the whole round was completed.
 
     Raises:
         Torn: Something is neither old nor new, or lost.
@@ -237,7 +237,7 @@ def check(volume: Volume, known: Known, number: int, num_flushed: int, finished:
 def kill_writers(
     options: ConnectOptions, phase: str, rounds: int, report: Callable[[str], None], name: str = NAME
 ) -> dict[str, Any]:
-    """Kill a writer in each round, "before" a commit, "during" it, or "either"; gives the row of results."""
+    """Kill a writer in each round, "before" a commit, "during" it, or "either". Returns the row of results."""
     rng = random.Random(phase)
     whole, survived, problems = 0, 0, []
     endpoint = options.endpoints[0]
@@ -285,7 +285,7 @@ def _run_writer(task: dict[str, Any]) -> tuple[list[str], int]:
 
 
 def settled(volume: Volume, timeout_s: float = 90.0) -> FsckReport:
-    """Wait until nothing of dead writers is left, and check; too many blocks or rows are problems, too."""
+    """Wait until garbage of dead writers is swept, and run fsck, which also counts superfluous blocks and rows."""
     for page in volume.entries(()):
         for name, _ in page:
             if name.startswith("scratch"):
@@ -307,7 +307,7 @@ def _row(case: str, rounds: int, whole: int, problems: Sequence[str], end: FsckR
 
 
 class Traffic:
-    """Writers and readers that go on while nodes die."""
+    """Writers and readers that keep running while nodes die."""
 
     def __init__(self, options: Callable[[], ConnectOptions]) -> None:
         self._options = options
@@ -334,10 +334,10 @@ class Traffic:
                 thread.join()
 
     def check(self, volume: Volume) -> None:
-        """See that all is there that was said to be. Safe while it goes on.
+        """Check that all acknowledged content is there. Safe during the traffic.
 
         Raises:
-            Torn: It is not.
+            Torn: Content is lost or damaged.
         """
         if self.errors:
             raise self.errors[0]
@@ -354,7 +354,7 @@ class Traffic:
             while not self._stop.is_set() and not self.errors:
                 try:
                     call(volume)
-                except BaseException as error:  # noqa: BLE001 - told by `check`
+                except BaseException as error:  # noqa: BLE001 - raised by `check`
                     self.errors.append(error)
 
     def _replace(self, volume: Volume) -> None:
@@ -382,7 +382,7 @@ class Traffic:
 
 
 def kill_nodes(cluster: EmbeddedCluster, rounds: int, report: Callable[[str], None]) -> dict[str, Any]:
-    """Kill a node and start it again in each round, while files are written; gives the row of results."""
+    """Kill a node and restart it in each round, while files are written. Returns the row of results."""
     rng = random.Random("nodes")
     home, problems, whole = cluster.home, [], 0
 
@@ -437,7 +437,7 @@ def _wait_for_progress(traffic: Traffic, before: tuple[int, int]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the campaign, write its results."""
+    """Run the campaign and write its results."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.crash", description=(__doc__ or "").partition("\n")[0]
     )

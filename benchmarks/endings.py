@@ -1,7 +1,7 @@
-"""`python -m benchmarks.endings`: training scripts that fail while rows are read, and whether their processes end.
+"""`python -m benchmarks.endings`: training scripts fail while rows are read; do their processes end?
 
-Each kind of failure is played `--rounds` times, beside `--busy` loops that take a processor each. A process is to end
-within 30 s of the line that fails, with the exit code that Python gives. Otherwise it is killed and counted.
+Each kind of failure is played `--rounds` times, beside `--busy` loops that occupy one processor each. A process must
+end within 30 s of the failing line, with Python's usual exit code. Otherwise it is killed and counted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fail():
 rows, loss = IgniteDataset("ENDINGS"), "sparse_categorical_crossentropy"
 batches = rows.map(pair).batch(64)
 """
-# What a script does, and its exit code.
+# The end of each script, and its exit code.
 KINDS = {
     "shapes of labels": ('print("FAILS", flush=True)\nfitted(batches)', 1),
     "in map": (
@@ -83,7 +83,7 @@ KINDS = {
 
 
 def play(kind: str) -> dict[str, Any]:
-    """Have a script fail; tells whether its process has ended in time, with which code, and after how many seconds."""
+    """Run a failing script. Returns whether its process ended in time with the right code, and the seconds it took."""
     source, code = KINDS[kind]
     command = [sys.executable, "-c", _BEGINNING + source]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -103,7 +103,7 @@ def play(kind: str) -> dict[str, Any]:
 
 @contextmanager
 def busy(number: int) -> Iterator[None]:
-    """Keep so many processors busy."""
+    """Keep this many processors busy."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
     try:
         yield
@@ -114,7 +114,7 @@ def busy(number: int) -> Iterator[None]:
 
 
 def rows_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row of the table for each kind."""
+    """Return the table's row for each kind."""
     by_kind = {kind: [each for each in found if each["kind"] == kind] for kind in KINDS}
     return [
         {
@@ -130,12 +130,12 @@ def rows_of(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Play all kinds, write the results, print the table."""
+    """Play all kinds, write the results, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endings", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--busy", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args(argv)
-    # Begun in the background, it would have scripts that do not listen to Ctrl-C.
+    # Started in the background, this process ignores Ctrl-C, and its scripts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     random = np.random.default_rng(1)

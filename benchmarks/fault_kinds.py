@@ -1,4 +1,4 @@
-"""The faults: what each does to a run, and when it is over."""
+"""The kinds of faults: what each does to a run, and when it is over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DISK_FULL_S = 5.0
 
 
 class Scene(Protocol):
-    """What a fault finds: a run that was, or is about to be, started."""
+    """The situation for a fault: a run that was started, or is just being started."""
 
     stage: Stage
     rng: random.Random
@@ -29,11 +29,11 @@ class Scene(Protocol):
     detached: bool
 
     def run_id(self) -> str | None:
-        """The run's id, when it can be known by now."""
+        """Return the run's id, or None if it is not known yet."""
         ...
 
     def record(self) -> dict[str, Any] | None:
-        """The newest record of the run that a host has."""
+        """Return the newest record of the run that a host has."""
         ...
 
     def struck(self, what: str) -> None:
@@ -46,18 +46,18 @@ class Fault:
     """A kind of fault.
 
     Attributes:
-        strike: Does it, and what there is to be done about it from outside; returns when that is done.
+        strike: Causes the fault and repairs it from outside, if it must be. Returns after the repair.
         ends_owner: Whether the process that started the run is killed.
-        breaks_link: Whether it is to be noticed as a link that broke, not as a process that ended.
+        breaks_link: Whether the run must notice it as a broken link rather than an ended process.
         leaves_host: Whether a host may be away when the run ends.
         in_detached: Whether it can happen to detached runs.
         in_attached: Whether it can happen to attached runs.
-        needs_hosts: Whether it needs real hosts, which loopback addresses are not.
-        max_restarts: More are a failure; None allows any number.
-        min_restarts: Fewer are a failure.
+        needs_hosts: Whether it needs real hosts instead of loopback addresses.
+        max_restarts: More restarts are a failure; None allows any number.
+        min_restarts: Fewer restarts are a failure.
         spare: Whether it needs a fourth host.
-        training_s: How long the training takes by itself.
-        full_timeouts: Whether dividing the timeouts would make of it another fault.
+        training_s: The duration of an undisturbed training, in seconds.
+        full_timeouts: Whether dividing the timeouts would make it a different fault.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _any_host(scene: Scene) -> Host:
 
 
 def _await_victims(scene: Scene, is_one: Callable[[HostProcess], bool]) -> list[tuple[Host, HostProcess]]:
-    """Find processes to kill; at the very beginning there are none, and on a busy machine for long."""
+    """Wait for processes to kill. At first there are none, on a busy machine for a long time."""
     deadline = time.monotonic() + _VICTIM_S
     while time.monotonic() < deadline and not _has_ended(scene):
         run_id = scene.run_id()
@@ -98,7 +98,7 @@ def _await_victims(scene: Scene, is_one: Callable[[HostProcess], bool]) -> list[
 
 
 def _has_ended(scene: Scene) -> bool:
-    """Whether no process of the run will come any more."""
+    """Return whether the run has ended, so that no more processes start."""
     record = scene.record()
     if record is None:
         return scene.owner.poll() is not None
@@ -126,7 +126,7 @@ def _is_relay(process: HostProcess) -> bool:
 
 
 def worker_kill(scene: Scene) -> None:
-    """SIGKILL to one worker."""
+    """Send SIGKILL to one worker."""
     if victims := _await_victims(scene, _is_worker):
         host, process = scene.rng.choice(victims)
         scene.struck(f"worker {process.argv[-1].rsplit('/', 1)[-1]} on {host.name}")
@@ -134,7 +134,7 @@ def worker_kill(scene: Scene) -> None:
 
 
 def agent_kill(scene: Scene) -> None:
-    """SIGKILL to a shim's inner or outer process, or both, to a relay, or to a reconciler."""
+    """Send SIGKILL to a shim's inner or outer process or both, to a relay, or to a reconciler."""
     kinds = ["inner", "outer", "both", "relay"] + (["reconciler"] if scene.detached else [])
     kind = scene.rng.choice(kinds)
     choose = {"relay": _is_relay, "reconciler": _is_reconciler}.get(kind, _is_shim)
@@ -151,7 +151,7 @@ def agent_kill(scene: Scene) -> None:
 
 
 def sshd_kill(scene: Scene) -> None:
-    """SIGKILL to a host's sshd and all its sessions; it is started again after two seconds."""
+    """Send SIGKILL to a host's sshd and its sessions; restart it after two seconds."""
     host = _any_host(scene)
     scene.struck(f"sshd of {host.name}")
     host.kill_sshd()
@@ -172,27 +172,27 @@ def _cable(seconds: float | None) -> Callable[[Scene], None]:
 
 
 def power_off(scene: Scene) -> None:
-    """All of a host ends at once."""
+    """Cut the power of a host."""
     host = _any_host(scene)
     scene.struck(f"power of {host.name}")
     host.power_off()
 
 
 def node_kill(scene: Scene) -> None:
-    """SIGKILL to a host's Ignite node."""
+    """Send SIGKILL to a host's Ignite node."""
     host = _any_host(scene)
     scene.struck(f"node of {host.name}")
     host.kill_node()
 
 
 def node_join(scene: Scene) -> None:
-    """One more node joins, of a host that was not there."""
-    scene.stage.spare.start_node()  # which takes seconds, and waits until it has joined
+    """Let the node of the spare host join the cluster."""
+    scene.stage.spare.start_node()  # takes seconds, and returns when the node has joined
     scene.struck(f"node of {scene.stage.spare.name}")
 
 
 def disk_full(scene: Scene) -> None:
-    """A host's disk is filled to the last byte, and freed again."""
+    """Fill a host's disk to the last byte, and free it again."""
     host = _any_host(scene)
     scene.struck(f"disk of {host.name}")
     host.fill_disk()
@@ -201,7 +201,7 @@ def disk_full(scene: Scene) -> None:
 
 
 def owner_kill(scene: Scene) -> None:
-    """SIGKILL to the process that started the run; of a detached one perhaps to its supervisor instead."""
+    """Send SIGKILL to the process that started the run, or sometimes to a detached run's supervisor."""
     supervisor = ((scene.record() or {}).get("supervisor") or "") if scene.detached else ""
     if supervisor and scene.rng.random() < 0.6:
         host = next(host for host in scene.stage.hosts if host.name == supervisor)

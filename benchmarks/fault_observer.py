@@ -22,7 +22,7 @@ class Change:
 
 
 class Observer:
-    """Notes when the run's record changes, from the files of its owner and of its hosts."""
+    """Records the changes of a run's record in the files of its owner and hosts."""
 
     def __init__(self, paths: Callable[[], dict[str, Path]]) -> None:
         self._paths = paths

@@ -1,4 +1,4 @@
-"""What comes of a round, and what readers were shown."""
+"""The outcome of a round, and the output that readers received."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _UNREACHABLE = re.compile(r"ignite_tf_magic: .* cannot be read: host ([^:]+):")
 
 @dataclass
 class Outcome:
-    """What came of a round.
+    """The outcome of a round.
 
     Attributes:
-        problems: What was not as it must be, in words; none: the round was as stated.
-        noticed_s: From the fault until the run's record told of it; None: it never did, or there was
-            no record yet. Of a lost run: until its directory on its owner's machine did.
-        recovered_s: From the fault until steps went on after their longest pause; 0: there was none. None: they had not
-            begun, or did not go on. Where a run is lost with its owner: until nothing of it was left.
-        took_s: The whole round, with the mending of the bed.
-        phases_s: What it was spent on.
-        is_void: The run's owner was killed before anybody else had the run.
+        problems: Violations of the expected behavior, in words. Empty if there are none.
+        noticed_s: Seconds from the fault until the run's record showed it. None if it never did, or no record
+            existed yet. For a lost run: until its directory on its owner's machine showed it.
+        recovered_s: Seconds from the fault to the end of the longest pause between steps; 0 without a pause. None if
+            steps had not begun or did not continue. For a run lost with its owner: until nothing of it was left.
+        took_s: Duration of the whole round, including the repair of the bed.
+        phases_s: Duration of each phase.
+        is_void: Whether the run's owner was killed before any other process had the run.
     """
 
     fault: str
@@ -52,16 +52,16 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Whether the round shows anything: the fault struck, and a detached run had somebody who could finish it."""
+        """Whether the round is valid: the fault struck, and some process could finish a detached run."""
         return bool(self.problems) or (bool(self.struck) and not (self.detached and self.is_void))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a form that `json` writes."""
+        """Return a form for `json`."""
         return asdict(self)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure a part of the round."""
+        """Measure a phase of the round."""
         began = time.monotonic()
         try:
             yield
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def shown_lines(text: str) -> tuple[dict[str, int], set[str], str]:
-    """Count the lines that a reader was shown, find hosts whose output it says is missing, and see how it ended."""
+    """Return a reader's counts per line, the hosts that it reported as unreadable, and its broken end."""
     by_worker: dict[int, list[str]] = {}
     broken = ""
     for line in text.splitlines():
@@ -94,6 +94,6 @@ def shown_lines(text: str) -> tuple[dict[str, int], set[str], str]:
 
 
 def median(found: list[float | None]) -> float | None:
-    """The median of what was measured."""
+    """Return the median of the known values, or None."""
     known = [each for each in found if each is not None]
     return round(statistics.median(known), 3) if known else None

@@ -1,8 +1,8 @@
-"""The other processes of a round: who starts a run, who reads its output, who lists the runs.
+"""The other processes of a round: they start a run, read its output, or list the runs.
 
 own SPEC            starts a run and stays until it has ended
 read CONFIG RUN     writes a run's output, one JSON list [worker, text] a line
-list CONFIG         writes the runs that are seen from here: {id: state}
+list CONFIG         writes the runs that are visible from here: {id: state}
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ignite_tf_magic.session import RunRequest, get_run, list_runs, open_session
 
 
 def own(spec_file: str) -> None:
-    """Start a run as a notebook does; an attached one ends with this process."""
+    """Start a run as a notebook does. An attached run ends with this process."""
     spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
     with open_session(report=_say, config=Path(spec["config"])) as session:
         print("begins", flush=True)
@@ -38,7 +38,7 @@ def _say(line: str) -> None:
 
 
 def read(config: str, run_id: str) -> None:
-    """Follow a run from the beginning."""
+    """Follow a run's output from the beginning."""
     for chunk in get_run(run_id, Path(config)).follow():
         print(json.dumps([chunk.worker, chunk.text]), flush=True)
 

@@ -1,4 +1,4 @@
-"""The rounds of the fault campaign that are done, and their sum."""
+"""The completed rounds of the fault campaign, and their summary."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NOTICED_WITHIN_S = {"process": 1.0, "link": 10.0}
 
 
 class Rounds:
-    """The rounds of one state of the code.
+    """The rounds of one version of the code.
 
     Args:
-        folder: Of the results: faults_rounds.jsonl, and faults.json, which sums it up.
-        code_hash: Tells the hash of the code as it is now.
+        folder: Directory of the results: faults_rounds.jsonl, and faults.json with its summary.
+        code_hash: Returns the hash of the current code.
     """
 
     def __init__(self, folder: Path, code_hash: Callable[[], str] = hash_of_rooms) -> None:
@@ -33,14 +33,14 @@ class Rounds:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rounds."""
+        """The completed rounds."""
         return self._file.rows
 
     def add(self, outcome: Outcome) -> None:
-        """Append a round, and sum up all that there are by now.
+        """Append a round, and update the summary.
 
         Raises:
-            CodeChanged: The code is not what it was when the campaign began, so nobody knows what was tested.
+            CodeChanged: The code has changed since the campaign began, so the tested version is unknown.
         """
         with self._file.locked():
             self._file.append(outcome.to_json())
@@ -52,10 +52,10 @@ class Rounds:
         return [row for row in mine if divisor in (None, row["divisor"])]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return a row for each fault of which there are rounds.
+        """Return a row for each fault that has rounds.
 
         Raises:
-            CodeChanged: They are of different code.
+            CodeChanged: The rounds are of different code.
         """
         self._file.check_one_code()
         return [self._row(fault) for fault in FAULTS if self.of(fault) or self.of(fault, script="tensorflow")]

@@ -1,4 +1,4 @@
-"""One round of a fault: a run is started, the fault comes at a random moment, and what is left is judged."""
+"""One round of a fault: starts a run, strikes at a random moment, and judges the result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _READ_S = 60.0
 _GONE_S = 15.0
 _TAKEN_S = 5.0
 _LISTED_S = 20.0
-_PAUSE_S = 0.5  # a shorter one between two steps is none
-_LAST_MOMENT = 0.9  # of the time that the training takes by itself
+_PAUSE_S = 0.5  # shorter gaps between two steps do not count as a pause
+_LAST_MOMENT = 0.9  # as a fraction of the undisturbed training time
 _STARTING_S = 2.0
 _VOID = ", before any host had the run"
 _ENDED = ("succeeded", "failed", "stopped", "lost")
@@ -66,10 +66,10 @@ class Round:
         self._over_at = 0.0
         self.owner: subprocess.Popen[bytes]
 
-    # What faults see.
+    # The interface for faults
 
     def run_id(self) -> str | None:
-        """The run's id, when it can be known by now."""
+        """Return the run's id, or None if it is not known yet."""
         if self._run_id is None:
             own = self._folder / "owner" / "runs"
             found = {path.name for path in own.glob(f"*-{self._name}-*")} if own.is_dir() else set()
@@ -78,7 +78,7 @@ class Round:
         return self._run_id
 
     def record(self) -> dict[str, Any] | None:
-        """The newest record of the run that its owner or a host has."""
+        """Return the newest record of the run that its owner or a host has."""
         run_id = self.run_id()
         return newest_record(self._directories(run_id)) if run_id else None
 
@@ -91,10 +91,10 @@ class Round:
         self._struck_at = time.time()
         self._outcome.struck = what
 
-    # The round.
+    # The round
 
     def play(self) -> Outcome:
-        """Do the round. The bed may need mending afterwards."""
+        """Play the round. The bed may need mending afterwards."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._journals = self.stage.journals(self._outcome.seed)
@@ -170,14 +170,14 @@ class Round:
         self._begin_reading()
 
     def _is_too_early(self, deadline: float) -> bool:
-        """Whether the owner's death would leave nothing to judge, as nobody else could finish or list the run yet."""
+        """Return whether it is too early to kill the owner: no other process could finish or list the run yet."""
         is_patient = time.time() < deadline + _BEGIN_S and self.owner.poll() is None
         if not self._fault.ends_owner or not is_patient:
             return False
         return self.run_id() is None or (self.detached and not self._has_jobs())
 
     def _begin_reading(self) -> None:
-        """Attach from another machine as soon as the owner has told the run's id."""
+        """Attach a reader from another machine as soon as the owner has printed the run's id."""
         if not self._readers and self.run_id() and self._was_told():
             self._read("early")
 
@@ -195,7 +195,7 @@ class Round:
                 raise RuntimeError(f"waited {timeout_s:g} s in vain for {what}")
             time.sleep(0.05)
 
-    # The verdict.
+    # The verdict
 
     def _judge(self, observer: Observer) -> None:
         with self._outcome.phase("finish"):
@@ -204,7 +204,7 @@ class Round:
             else:
                 self._judge_finished(observer)
         if self._fault.ends_owner and not self._was_told() and not self._written():
-            self._outcome.is_void = True  # nobody but its owner may have heard of it
+            self._outcome.is_void = True  # possibly only its owner knew of it
         if self._run_id is None or self._outcome.is_void:
             return
         with self._outcome.phase("read"):
@@ -213,7 +213,7 @@ class Round:
             self._measure(observer)
 
     def _judge_finished(self, observer: Observer) -> None:
-        """The run must end by itself, with all steps done."""
+        """Check that the run ended by itself, with all steps done."""
         problems = self._outcome.problems
         deadline = time.monotonic() + _FINISH_S
         while (observer.record or {}).get("state") not in _ENDED and time.monotonic() < deadline:
@@ -247,7 +247,7 @@ class Round:
         self._judge_orphans(_GONE_S)
 
     def _judge_never_begun(self) -> None:
-        """Nobody knows of the run: right if its owner was killed before it could tell anybody, or said so itself."""
+        """Judge a run without a record. Valid if its owner was killed before announcing it, or reported the failure."""
         self._note_void()
         self._note_away()
         if self._was_refused():
@@ -260,7 +260,7 @@ class Round:
         self._judge_orphans(_GONE_S)
 
     def _is_in_vain(self, record: dict[str, Any] | None) -> bool:
-        """Whether nobody is left who could finish the run, now that the process that started it has ended."""
+        """Return whether no process is left that could finish the run, after the process that started it has ended."""
         if not self._fault.ends_owner:
             time.sleep(0.5)  # the record may be on its way
             return not (self.detached and self._was_told())
@@ -272,28 +272,28 @@ class Round:
         self._outcome.struck += _VOID
 
     def _was_refused(self) -> bool:
-        """Whether a host was lost before it had the run, which was then not started, naming the host."""
+        """Return whether the start failed as a host was lost before it had the run, and the error names the host."""
         text = (self._folder / "owner.txt").read_text(errors="replace")
         host = self._outcome.struck.removesuffix(_VOID).rsplit(" ", 1)[-1]
         says_what_is_left = "Nothing of it is left" in text or f"What {host} may have of it" in text
         return "was not started" in text and says_what_is_left and f"host '{host}'" in text
 
     def _was_told(self) -> bool:
-        """Whether the owner has said that the run is there."""
+        """Return whether the owner has announced the run."""
         return b"\nrun " in (self._folder / "owner.txt").read_bytes()
 
     def _was_never_taken(self, record: dict[str, Any]) -> bool:
-        """Whether the owner was killed before any host had its reconciler: then nobody could finish the run."""
+        """Return whether the owner was killed before any host had a reconciler, so that none could finish the run."""
         if not self._fault.ends_owner or self._was_told() or record["supervisor"]:
             return False
         return not self._has_jobs()
 
     def _has_jobs(self) -> bool:
-        """Whether any host has begun to work for the run."""
+        """Return whether any host has begun to work for the run."""
         return any((path / "jobs").exists() for path in self.stage.directories(self._run_id or "?").values())
 
     def _judge_lost(self, observer: Observer) -> None:
-        """Nothing may be left after the lease and five seconds, and those who list the runs are told."""
+        """Check that nothing of the run is left five seconds after the lease, and that listings show it as lost."""
         outcome, struck_at = self._outcome, self._struck_at or time.time()
         problems = outcome.problems
         has_mattered = (observer.record or {}).get("state", "succeeded") not in _ENDED
@@ -320,7 +320,7 @@ class Round:
         return [run.state for run in runs] == [RunState.LOST]
 
     def _listed(self, home: str) -> str | None:
-        """Return how a machine lists the run; asked again, as nodes that are busy may not tell at once."""
+        """Return the state that a machine lists for the run. Retry, as busy nodes may answer late."""
         deadline = time.monotonic() + _LISTED_S
         while (seen := self._list(home).get(self._run_id or "")) != "lost" and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -334,20 +334,20 @@ class Round:
         return dict(json.loads(output.read_text().splitlines()[-1]))
 
     def _note_away(self) -> None:
-        """Note the hosts that are not there at the end."""
+        """Note the hosts that are away at the end."""
         if self._fault.leaves_host and " of " in self._outcome.struck:
             self._away = {self._outcome.struck.rsplit(" ", 1)[-1]}
 
     def _cut_off_at(self, moment: float) -> set[str]:
-        """Return the host whose cable was still out then, as it may be when a run, and its readers with it, ends."""
+        """Return the host whose cable was still out at that moment, when the run and its readers may have ended."""
         is_out = self._fault.breaks_link and (self._struck_at or moment) < moment < self._over_at
         return {self._outcome.struck.rsplit(" ", 1)[-1]} if is_out else set()
 
     def _judge_orphans(self, within_s: float) -> None:
         run_id = self.run_id() or self._name
         deadline = time.monotonic() + max(within_s, 0.0)
-        # A host that is cut off cannot know of the run's end: its workers end by their lease, its reconciler
-        # when the cable is back, which `judge_return` looks at.
+        # A host that is cut off cannot know of the run's end. Its workers end by their lease; its reconciler ends
+        # when the cable is back, which `judge_return` checks.
         while left := [
             (host.name, process)
             for host, process in self.stage.processes_of(run_id)
@@ -362,13 +362,13 @@ class Round:
         ]
 
     def judge_return(self, within_s: float = 30.0) -> None:
-        """See that nothing of the run is left on a host that was away, now that it is back."""
+        """Check that a host that was away, now back, has no processes of the run left."""
         if self._away:
             self._away = set()
             self._judge_orphans(within_s)
 
     def _judge_output(self) -> None:
-        """Compare what two readers were shown with what workers have written."""
+        """Compare the output of two readers with the lines that the workers wrote."""
         outcome = self._outcome
         if not self._readers:
             self._read("early")
@@ -399,7 +399,7 @@ class Round:
         outcome.problems += self._overlaps()
 
     def _written(self) -> dict[str, str]:
-        """The lines that were written, and the host of each."""
+        """Return the written lines, and the host of each."""
         return {line: host for host, _, line in self._noted()}
 
     def _noted(self) -> list[tuple[str, float, str]]:
@@ -413,7 +413,7 @@ class Round:
         return found
 
     def _overlaps(self) -> list[str]:
-        """Workers of two generations must never live at the same time; all hosts share one clock."""
+        """Report workers of two generations that lived at the same time. All hosts share one clock."""
         spans: dict[int, tuple[float, float]] = {}
         for _, moment, line in self._noted():
             generation = int(line.split()[3])
@@ -445,7 +445,7 @@ class Round:
             longest_s, after = max(pauses)
             self._outcome.recovered_s = round(after - struck_at, 3) if longest_s > _PAUSE_S else 0.0
 
-    # Afterwards.
+    # Afterwards
 
     def _end_processes(self) -> None:
         for process in (*(reader for _, reader in self._readers), self.owner):
@@ -455,7 +455,7 @@ class Round:
             process.wait(10.0)
 
     def _keep_evidence(self) -> None:
-        """Of a round that failed, keep what the hosts have of the run."""
+        """Keep the hosts' files of a failed round."""
         if not self._outcome.problems or self._run_id is None:
             return
         for name, path in self.stage.directories(self._run_id).items():
@@ -466,7 +466,7 @@ class Round:
                 shutil.copytree(path, self._folder / "journals" / name)
 
     def clean(self) -> None:
-        """Remove what the round has left on the bed."""
+        """Remove the round's files from the bed."""
         if self._run_id is not None:
             self.stage.forget(self._run_id)
         for path in self._journals.values():

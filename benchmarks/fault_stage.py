@@ -1,4 +1,4 @@
-"""Where rounds of faults take place: a test bed with a cache, and what it takes to start and judge runs on it."""
+"""The place of fault rounds: a test bed with a cache, and the tools to start and judge runs on it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SETTLED_S, _ROWS_S = 90.0, 10.0
 
 
 class Stage:
-    """A bed of three hosts, made again whenever a fault has left it in a state that cannot be mended. Close it.
+    """A bed of three hosts. It is rebuilt if a fault leaves it in a state that cannot be mended. Close it.
 
     Args:
-        folder: For the bed and for what the processes of rounds leave.
-        spare: Whether there is a fourth host, without a node as long as nobody starts one.
-        kind: Of the bed; None takes the best.
-        disk_mb: Size of each host's disk. What runs write goes there; Ignite's data does not.
+        folder: Directory for the bed and for files of the rounds' processes.
+        spare: Whether to add a fourth host, whose node is not started.
+        kind: The kind of bed; None means the best available.
+        disk_mb: Size of each host's disk. It holds the files of runs, not Ignite's data.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Stage:
 
     @property
     def bed(self) -> Bed:
-        """The bed; made when there is none."""
+        """The bed, made on first use."""
         if self._bed is None:
             began = time.monotonic()
             self.num_beds += 1
@@ -82,12 +82,12 @@ class Stage:
 
     @property
     def config(self) -> Path:
-        """The configuration for whoever uses the bed."""
+        """The configuration file for users of the bed."""
         return self.folder / "ignite-tf.toml"
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts that have nodes when a round begins."""
+        """The hosts that have nodes at the beginning of a round."""
         return self.bed.hosts[:3]
 
     @property
@@ -116,33 +116,33 @@ class Stage:
             )
         self.config.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    # Files of a run on its hosts, as this process sees them.
+    # Files of a run on its hosts, as this process sees them
 
     def root_on(self, host: Host) -> str:
-        """The package's state on a host, as the host sees it."""
+        """Return the package's state directory on a host, as the host sees it."""
         return f"{host.home}/{host.state}"
 
     def directories(self, run_id: str) -> dict[str, Path]:
-        """Where a run's directory is on each host."""
+        """Return a run's directory on each host."""
         return {host.name: host.disk / host.state / "runs" / run_id for host in self.bed.hosts}
 
     def runs_like(self, name: str) -> set[str]:
-        """The ids of runs that hosts know, by their name."""
+        """Return the ids of the runs with this name that hosts know."""
         folders = [host.disk / host.state / "runs" for host in self.bed.hosts]
         return {path.name for folder in folders if folder.is_dir() for path in folder.glob(f"*-{name}-*")}
 
     def journals(self, number: int) -> dict[str, Path]:
-        """Where workers of a round note what they have printed, by host; made when missing."""
+        """Return, by host, the directories in which workers record their printed lines; make missing ones."""
         found = {}
         for host in self.bed.hosts:
             found[host.name] = host.directory / "work" / f"round-{number}"
             found[host.name].mkdir(mode=0o700, parents=True, exist_ok=True)
         return found
 
-    # The cluster.
+    # The cluster
 
     def on_cluster(self, action: Callable[[Client], T]) -> T:
-        """Do something through a node of the side of the cluster that has most of the nodes."""
+        """Call `action` with a client of a node that sees the majority of the nodes."""
         deadline, last = time.monotonic() + _SETTLED_S, "no node was asked"
         while time.monotonic() < deadline:
             for host in self.bed.hosts:
@@ -160,7 +160,7 @@ class Stage:
     def _await(
         self, wanted: int, what: str, count: Callable[[Client], int], timeout_s: float = _SETTLED_S
     ) -> None:
-        """Wait until the cluster has so many of something."""
+        """Wait until the cluster has this many of something."""
         deadline = time.monotonic() + timeout_s
         while (found := self.on_cluster(count)) != wanted:
             if time.monotonic() > deadline:
@@ -179,11 +179,11 @@ class Stage:
         self.on_cluster(fill)
 
     def state_of(self, run_id: str) -> dict[str, Any]:
-        """What the first worker of a run kept last."""
+        """Return the last state that the first worker of a run saved."""
         return json.loads(self.on_cluster(lambda client: client.cache(STATES).get(run_id)) or "{}")
 
     def forget(self, run_id: str) -> None:
-        """Remove a run from the registry and from the hosts."""
+        """Remove a run from the registry and the hosts."""
 
         def remove(client: Client) -> None:
             with Registry(client) as registry, suppress(IgniteTfError):
@@ -196,7 +196,7 @@ class Stage:
                 host.run(["rm", "-rf", f"{self.root_on(host)}/runs/{run_id}"])
 
     def mend(self) -> None:
-        """Bring all hosts back to where a round begins; a bed that cannot be is made anew."""
+        """Restore the initial state of all hosts, or rebuild a bed for which this fails."""
         try:
             self._mend_hosts()
             self._await_rows()
@@ -204,14 +204,14 @@ class Stage:
         except (BedError, RuntimeError, OSError, IgniteTfError, subprocess.SubprocessError) as error:
             self._say(f"the bed is made anew: {error}")
             self.close()
-            self.bed  # noqa: B018 - it is made when asked for
+            self.bed  # noqa: B018 - the property makes the bed
 
     def _await_rows(self) -> None:
-        """Right after a node has gone a cache may seem to be smaller than it is."""
+        """Wait for the row count. Just after the loss of a node, a cache may seem too small."""
         self._await(NUM_ROWS, "rows", lambda client: client.cache(CACHE).size(), _ROWS_S)
 
     def _await_owners(self) -> None:
-        """A node that has joined owns partitions once their rows have come; a run that began before starts anew."""
+        """Wait until all nodes own partitions: a new node owns them once it has their rows, which restarts a run."""
         self._await(3, "owners of partitions", lambda client: len(client.cache(CACHE).partition_map().owners))
 
     def _mend_hosts(self) -> None:
@@ -236,7 +236,7 @@ class Stage:
         self._await_nodes()
 
     def _is_member(self, host: Host) -> bool:
-        """Whether a host's node is there and is not a cluster of its own."""
+        """Return whether a host's node is up and has not formed its own cluster."""
         if host.service_pid("node") is None:
             return False
         deadline = time.monotonic() + 15.0
@@ -250,10 +250,10 @@ class Stage:
                 time.sleep(0.3)
         return False
 
-    # Processes.
+    # Processes
 
     def spawn(self, words: list[str], home: Path, divisor: int, output: Path) -> subprocess.Popen[bytes]:
-        """Start one of `fault_owner`'s programs, with a state directory of its own."""
+        """Start one of `fault_owner`'s programs with its own state directory."""
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         env = {**os.environ, "IGNITE_TF_HOME": str(home), "IGNITE_TF_TIMINGS_DIVISOR": str(divisor)}
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -269,7 +269,7 @@ class Stage:
             )
 
     def processes_of(self, run_id: str) -> Iterator[tuple[Host, HostProcess]]:
-        """All processes of a run on hosts that have power: workers, shims, reconcilers, and what they started."""
+        """Yield all processes of a run on powered hosts: workers, shims, reconcilers, and their children."""
         for host in self.bed.hosts:
             if host.pid is None:
                 continue
@@ -278,7 +278,11 @@ class Stage:
                     yield host, process
 
     def num_left(self, run_id: str, within_s: float) -> int:
-        """Count what of a run still runs on its hosts after so long at most; shims and relays may take a moment."""
+        """Wait up to `within_s` for a run's processes to end, as shims and relays may take a moment.
+
+        Returns:
+            The number of processes that remain.
+        """
         deadline = time.monotonic() + within_s
         while (num_left := len(list(self.processes_of(run_id)))) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -286,7 +290,7 @@ class Stage:
 
 
 def newest_record(paths: Mapping[str, Path]) -> dict[str, Any] | None:
-    """The newest of the records of one run that are in these directories."""
+    """Return the newest of a run's records in these directories."""
     newest = None
     for path in paths.values():
         with suppress(OSError, ValueError):

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.faults`: faults hit runs on real hosts at random moments; do the runs end as stated?
+"""`python -m benchmarks.faults`: faults hit runs on real hosts at random moments; do the runs end as documented?
 
-Every finished round is appended to results/faults_rounds.jsonl; a later sitting goes on where one stopped, and several
-may go on at once with different faults (--only) in folders of their own. Rounds of other code than today's are refused,
-and dropped with --anew. results/faults.json sums them up.
+Each completed round is appended to results/faults_rounds.jsonl. A later campaign continues there, and several can run
+at once with different faults (--only) in separate folders. Rounds of other code than the current one are refused;
+--anew drops them. results/faults.json is the summary.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Campaign:
     """Plays rounds. Close it.
 
     Args:
-        folder: For beds, and for the evidence of rounds that failed.
-        kind: Of the beds; None takes the best.
+        folder: Directory for beds, and for evidence of failed rounds.
+        kind: The kind of bed; None means the best available.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Campaign:
         """Play one round, and mend the bed."""
         seed = random.SystemRandom().randrange(1 << 30)
         stage = self._stage_for(fault)
-        stage.bed  # noqa: B018 - it is made when asked for
+        stage.bed  # noqa: B018 - the property makes the bed
         outcome = Outcome(fault.name, number, divisor, detached, script, seed)
         folder = self._folder / "rounds" / f"{fault.name}-{number}-{seed}"
         playing = Round(stage, fault, outcome, folder, self._say)
@@ -99,14 +99,14 @@ class Campaign:
 
 
 def is_detached(fault: Fault, number: int) -> bool:
-    """Whether a round's run is detached: every other one, where both can be."""
+    """Return whether a round's run is detached: every other one, if the fault allows both."""
     if fault.in_attached and fault.in_detached:
         return number % 2 == 1
     return fault.in_detached
 
 
 def plan(fault: Fault, rounds: Rounds, given: argparse.Namespace) -> Iterable[tuple[int, int, str]]:
-    """Yield number, divisor and script of the rounds that are missing."""
+    """Yield number, divisor and script of the missing rounds."""
     num_full = given.rounds if fault.full_timeouts else given.default_rounds
     for divisor, wanted in ((DIVISOR, given.rounds - num_full), (1, num_full)):
         for number in range(len(rounds.of(fault.name, divisor=divisor)), wanted):
@@ -116,9 +116,9 @@ def plan(fault: Fault, rounds: Rounds, given: argparse.Namespace) -> Iterable[tu
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play what is missing."""
+    """Play the missing rounds."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # beds and runs end also then
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM also ends beds and runs
     rounds = Rounds(given.results)
     try:
         if not given.show:
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _playable(names: Sequence[str]) -> list[Fault]:
-    """Leave out, and say so, what the hosts that can be had here do not suffer."""
+    """Return the faults that work on the hosts available here, and report the others."""
     kind = BedKind.best()
     missing = [name for name in names if FAULTS[name].needs_hosts and kind is not BedKind.NAMESPACES]
     if missing:
@@ -162,9 +162,7 @@ def _play(given: argparse.Namespace, rounds: Rounds, folder: Path) -> None:
     deadline = time.monotonic() + 60 * given.minutes
     with Campaign(folder, _say, rounds) as campaign:
         for fault in _playable(given.only.split(",")):
-            for _ in range(
-                _MAX_TRIES
-            ):  # a round in which the fault came too early or too late is played again
+            for _ in range(_MAX_TRIES):  # repeat a round in which the fault came too early or too late
                 missing = next(iter(plan(fault, rounds, given)), None)
                 if missing is None:
                     break

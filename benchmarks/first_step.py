@@ -1,8 +1,8 @@
-"""`results/first_step.json`: from running the cell to the first training step of two workers, cold and warm.
+"""`results/first_step.json`: time from running the cell to the first training step of two workers, cold and warm.
 
-A cold run is the first one of a notebook; the warm one is the next, for which its hosts have processes ready. A cell
-hands its script to `Session.start_run`; so does this. The script says how long its import of TensorFlow took and when
-its first step was done, by the clock that all processes of a machine share.
+A cold run is the first one of a notebook. The warm run is the next one, for which the hosts keep processes ready. Like
+a cell, this passes its script to `Session.start_run`. The script reports the duration of its TensorFlow import and the
+time of its first step, by the clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(options: ConnectOptions, num_runs: int, report: Report) -> list[dict[str
 
 
 def _pair(options: ConnectOptions, cache: str, number: int, report: Report) -> list[dict[str, Any]]:
-    """Start the script as the first cell of a notebook, and once more when its hosts are ready for it."""
+    """Start the script as the first cell of a notebook, and again once its hosts have processes ready."""
     cold = one_run(options, cache, f"run {number}", report)
     _await_parked()
     warm = one_run(options, cache, f"run {number}, warm", report)
@@ -55,7 +55,7 @@ def _pair(options: ConnectOptions, cache: str, number: int, report: Report) -> l
 
 
 def one_run(options: ConnectOptions, cache: str, name: str, report: Report) -> dict[str, Any]:
-    """Start the script once, and tell when its first step was done."""
+    """Start the script once, and return when its first step was done."""
     script = _SCRIPT.read_text(encoding="utf-8")
     began = time.time()
     with open_session(options, report=report) as session:
@@ -65,7 +65,7 @@ def one_run(options: ConnectOptions, cache: str, name: str, report: Report) -> d
         told = _follow(session, request)
     first_step_s = max(each["first_step_at"] for each in told) - began
     import_s = max(each["import_s"] for each in told)
-    # What comes behind the import is the script's own work.
+    # After the import begins the script's own work.
     above_script_s = max(each["started_at"] + each["import_s"] for each in told) - began
     report(
         f"first step, {name}: {first_step_s:.1f} s, of which import tensorflow {import_s:.1f} s; "
@@ -83,7 +83,7 @@ def one_run(options: ConnectOptions, cache: str, name: str, report: Report) -> d
 
 
 def _await_parked() -> None:
-    """Wait until the processes for the next run have imported what they import, as they have while a person reads."""
+    """Wait until the parked processes have finished their imports, as they would while a user reads."""
     deadline, used_s = time.monotonic() + _TIMEOUT_S, -1.0
     while time.monotonic() < deadline:
         now_s, num_parked = 0.0, 0

@@ -1,4 +1,4 @@
-"""`results/follow.json`: what it costs to follow a run of 1,024 partitions, also while nothing happens."""
+"""`results/follow.json`: the cost of following a run of 1,024 partitions, also while nothing happens."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _OWNER = Path(__file__).parent / "scripts" / "own_run.py"
 
 @dataclass(slots=True)
 class _Meter:
-    """Processor time of this process while it follows."""
+    """Processor time of this process while it follows a run."""
 
     seconds: float
     share: float = 0.0
 
     def watch(self, chunks: Iterable[OutputChunk]) -> Iterator[OutputChunk]:
-        """Pass output on until the time is over; the first seconds do not count."""
+        """Pass output on for the measured time, after a warm-up that is not measured."""
         begin, end = time.monotonic() + _WARM_UP_S, time.monotonic() + _WARM_UP_S + self.seconds
         before: tuple[float, float] | None = None
         for chunk in chunks:
@@ -62,7 +62,7 @@ class _Meter:
 
 
 def run(options: ConnectOptions, seconds: float, report: Report) -> list[dict[str, Any]]:
-    """Follow, as a shell does, an attached and a detached run, each while it is silent and while it writes."""
+    """Follow an attached and a detached run as a shell does, each while it is silent and while it writes."""
     rows = []
     for case in ("attached", "detached"):
         for variant, pause_s in _PAUSES_S.items():
@@ -100,7 +100,7 @@ def _share(
 
 @contextmanager
 def _going_on(state: Path, options: ConnectOptions, *, is_detached: bool) -> Iterator[Run]:
-    """Make a run that looks as if it went on; the owner of a detached one has told the registry that it lives."""
+    """Make a run that appears to be running; a detached one has a live owner in the registry."""
     reach = Reach(state)
     if not is_detached:
         directory = create_directory(state / "runs", "followed")
@@ -108,7 +108,7 @@ def _going_on(state: Path, options: ConnectOptions, *, is_detached: bool) -> Ite
         yield Run(directory, LocalRun(directory, reach), reach)
         return
     directory = seen_directory(state, f"followed-{os.getpid()}-{time.monotonic_ns()}")
-    # No hosts: what copying from them costs depends on what they write, and is in launch.json.
+    # Without hosts: copying from them depends on their output, and launch.json measures it.
     record = replace(record_of(directory), detached=True, hosts=())
     record.write(directory)
     registry = partial(Registry, partial(connect_to_most, options))
@@ -120,7 +120,7 @@ def _going_on(state: Path, options: ConnectOptions, *, is_detached: bool) -> Ite
 
 
 def record_of(directory: RunDirectory) -> RunRecord:
-    """Make the record of a run of this process that goes on, with 1,024 partitions."""
+    """Return the record of a running run of this process with 1,024 partitions."""
     shares = [tuple(range(worker, NUM_PARTITIONS, NUM_WORKERS)) for worker in range(NUM_WORKERS)]
     slots = tuple(
         TaskSlot(worker, "localhost", "127.0.0.1:10800", share, {str(each): (1000, 800) for each in share})
@@ -140,7 +140,7 @@ def record_of(directory: RunDirectory) -> RunRecord:
 
 @contextmanager
 def owner(directory: RunDirectory, pause_s: float) -> Iterator[None]:
-    """Have a process hold the run's lock and write into its logs, as its owner does."""
+    """Start a process that holds the run's lock and writes its logs, as its owner does."""
     logs = [str(directory.log(worker, 1)) for worker in range(NUM_WORKERS)]
     command = [sys.executable, str(_OWNER), str(directory.owner_lock), str(pause_s), *logs]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

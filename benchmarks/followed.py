@@ -1,8 +1,8 @@
-"""`python -m benchmarks.followed`: a cache is followed while another process puts 100,000 rows, and a node is killed.
+"""`python -m benchmarks.followed`: follows a cache while a process puts 100,000 rows and a node is killed.
 
-By turns it is the node that tells of changes and another one, at an instant that nobody chose; in two rounds of four
-the rows are those of an `IgniteDataset(..., follow=True)`, and it is any of the nodes. Every row is to come. A
-round in which one is missing, or comes with another value, makes it fail; rows that come twice are counted.
+At a random moment it kills alternately the node that reports changes and another one. In two of four rounds an
+`IgniteDataset(..., follow=True)` reads the rows, and any node may be killed. Every row must arrive. A missing row or
+a wrong value fails the benchmark; rows that arrive twice are counted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.client.test_follow import kill, rows_of, start_writer
 NAME = "followed"
 _NODES = EmbeddedOptions(heap="256m", num_nodes=3)
 _CACHE = "FOLLOWED"
-_PATIENCE = 120  # pauses of a second after the last row was put
+_PATIENCE = 120  # pauses of one second after the last row was put
 
 
 class _DatasetRows:
-    """Takes the rows of a dataset that follows the cache, in a thread, as TensorFlow waits for them without end."""
+    """Reads a dataset that follows the cache in a thread, because TensorFlow waits for rows forever."""
 
     def __init__(self, cluster: Any) -> None:
         endpoint = cluster.connect_options.endpoints[0]
@@ -47,7 +47,7 @@ class _DatasetRows:
             self._rows.put((int(row["key"]), row["val"].numpy().decode()))
 
     def pages(self) -> Iterator[list[tuple[int, str]]]:
-        """Yield rows; none when none have come for a second."""
+        """Yield lists of rows; an empty list after a second without rows."""
         while True:
             found = []
             with suppress(queue.Empty):
@@ -62,13 +62,13 @@ def _taken(
 ) -> Iterator[list[tuple[int, str]]]:
     if not is_dataset:
         return map(rows_of, following.pages())
-    while not cache.size():  # what rows look like, it knows of the first
+    while not cache.size():  # the dataset needs a row to know its fields
         time.sleep(0.01)
     return _DatasetRows(cluster).pages()
 
 
 def play(cluster: Any, client: Client, number: int, count: int) -> dict[str, Any]:
-    """Follow until every row has come; tells what came."""
+    """Follow until every row has arrived. Returns the round's figures."""
     cache = client.create_cache(CacheConfig(_CACHE, backups=1))
     is_teller, is_dataset = number % 2 == 0, number // 2 % 2 == 1
     at_rows = random.randint(1, count * 9 // 10)
@@ -102,7 +102,7 @@ def play(cluster: Any, client: Client, number: int, count: int) -> dict[str, Any
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Play the rounds, each on nodes of its own, and write what they came to."""
+    """Play each round on new nodes, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--rows", type=int, default=100_000)

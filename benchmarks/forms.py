@@ -1,7 +1,7 @@
-"""`python -m benchmarks.forms [--rounds N]`: rows of other forms beside fixed ones, into `results/forms.json`.
+"""`python -m benchmarks.forms [--rounds N]`: compares rows of other forms with fixed ones (`results/forms.json`).
 
-Eight integers each: as they are; with nulls in two of them; with a text beside them; with a list of texts beside them;
-and objects of two types by turns. All are read by `IgniteDataset(...).batch(1024)`, by turns; the best pass counts.
+Rows of eight integers: alone; with nulls in two of them; with a text; with a list of texts; and as objects of two
+alternating types. `IgniteDataset(...).batch(1024)` reads all forms in turn; the best pass counts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fill(client: Client, form: str, num_rows: int) -> None:
 
 
 def read(options: ConnectOptions, num_rows: int, num_rounds: int) -> list[dict[str, Any]]:
-    """Read the caches by turns; gives the best rate of each, and what that is of the rate of fixed rows."""
+    """Read the caches in turn. Returns the best rate of each, and its ratio to that of fixed rows."""
     from ignite_tf_magic import IgniteDataset
 
     where = {"host": options.endpoints[0].host, "port": options.endpoints[0].port}
@@ -102,7 +102,7 @@ def _cache(form: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Fill the caches, read them by turns, and write the rates."""
+    """Fill the caches, read them in turn, and write the rates."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--rows", type=int, default=200_000)

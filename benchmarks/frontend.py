@@ -1,10 +1,11 @@
-"""`python -m benchmarks.frontend`: what a person waits for in JupyterLab, into `results/frontend.json`.
+"""`python -m benchmarks.frontend`: waiting times of a JupyterLab user, into `results/frontend.json`.
 
-One node, JupyterLab, Chromium. `first word` and `longest silence`: a cell starts a run whose worker reads its rows; how
-long until the cell says anything, and the longest time in which what it says stays the same, until the script prints.
-`typing` and `scrolling`: while a run prints 10,000 lines a second, from a key to the frame with its letter, and from
-one frame to the next while the wheel turns. `notebook` is the saved file after that. `new user`: what is committed,
-cloned into an empty folder; the README's first command, with a new HOME, until its training has succeeded.
+One node, JupyterLab, Chromium. `first word` and `longest silence`: a cell starts a run whose worker reads its rows; the
+time until the cell first shows something, and the longest time without a change until the script prints. `typing` and
+`scrolling`: while a run prints 10,000 lines a second, the time from a key to the frame with its letter, and from one
+frame to the next while the wheel turns. `notebook` is the size of the saved file after that. `new user`: the committed
+files are cloned into an empty folder; the time of the README's first command, with a new HOME, until its training has
+succeeded.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ for second in range(SECONDS):
         print("line", second, number, "of a flood that nobody can read")
     time.sleep(max(0, began + second + 1 - time.monotonic()))
 print("the end of it")"""
-# What a cell says, each time that it changes, by the page's own clock.
+# Records a cell's output at each change, with the page's clock.
 _WATCH = """output => {
     window.itmSaid = [];
     let last = "";
@@ -57,7 +58,7 @@ _WATCH = """output => {
     document.addEventListener("keydown", begin, true);
     look();
 }"""
-# The page draws a frame after each event; the time from the event, as the browser stamps it, to the frame behind it.
+# Measures the time from an event, by the browser's time stamp, to the frame after it.
 _TIME_KEYS = """() => {
     window.itmKeys = [];
     document.addEventListener("keydown", event => requestAnimationFrame(() => setTimeout(
@@ -76,7 +77,7 @@ _TIME_FRAMES = """() => {
 
 
 def new_user() -> float:
-    """Follow the README as somebody who has nothing; gives seconds."""
+    """Follow the README as a new user. Returns seconds."""
     with tempfile.TemporaryDirectory(prefix="bench-user-") as name:
         checkout, home = Path(name) / "checkout", Path(name) / "home"
         home.mkdir()
@@ -93,7 +94,7 @@ def new_user() -> float:
 
 
 def open_notebook(lab: Lab, context: Any, directory: Path, name: str, cells: list[str]) -> Notebook:
-    """Open a notebook whose first cell, which loads the magics, has run."""
+    """Open a notebook, and run its first cell, which loads the magics."""
     write_notebook(directory / "notebooks" / f"{name}.ipynb", ["%load_ext ignite_tf_magic", *cells])
     notebook = lab.open(context, f"{name}.ipynb")
     notebook.run(0)
@@ -102,7 +103,7 @@ def open_notebook(lab: Lab, context: Any, directory: Path, name: str, cells: lis
 
 
 def waits(notebook: Notebook) -> tuple[float, float]:
-    """Start a run; gives seconds until the first word, and those of the longest silence before the script's own."""
+    """Start a run. Returns the seconds to the first output, and of the longest silence before the script's output."""
     page = notebook.page
     notebook.output(1).evaluate(_WATCH)
     notebook.run(1)
@@ -117,7 +118,7 @@ def waits(notebook: Notebook) -> tuple[float, float]:
 
 
 def flood(notebook: Notebook, seconds: int) -> dict[str, list[float]]:
-    """Type and scroll while a run floods the cell; gives milliseconds."""
+    """Type and scroll while a run floods the cell. Returns milliseconds."""
     page = notebook.page
     notebook.run(1)
     expect(notebook.output(1)).to_contain_text("line 1 ")
@@ -144,7 +145,7 @@ def flood(notebook: Notebook, seconds: int) -> dict[str, list[float]]:
 
 @contextmanager
 def desk() -> Iterator[tuple[Path, Lab, Any]]:
-    """A node with a cache, JupyterLab, and a browser before it."""
+    """Start a node with a cache, JupyterLab, and a browser."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-frontend-") as name,
         node_of_its_own(NAME, EmbeddedOptions(num_nodes=1)) as options,
@@ -162,7 +163,7 @@ def desk() -> Iterator[tuple[Path, Lab, Any]]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, and write the table."""
+    """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=10)
     parser.add_argument("--flood-seconds", type=int, default=20)

@@ -1,4 +1,4 @@
-"""`results/igfs.json`: igfs beside the raw calls of the same rows: large files, a checkpoint, and single operations."""
+"""`results/igfs.json`: compares igfs with raw calls on equal rows: large files, a checkpoint, single operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ignite_tf_magic.protocol.ops import Concurrency, Isolation
 from ignite_tf_magic.session.registration import register
 from ignite_tf_magic.settings.options import ConnectOptions
 
-# Three directories, the name, and the row of names.
+# Three directories, the file name, and the row of names.
 _DEPTH = 5
 _BATCH = 60
 _RAW_WRITER = 7 << 64
@@ -36,7 +36,7 @@ Pass = Callable[[], None]
 def run(
     options: ConnectOptions, file_mib: int, checkpoint_mib: int, rounds: int, report: Report
 ) -> list[dict[str, Any]]:
-    """Measure all cases; the variants of one case take turns, and the best of each counts."""
+    """Measure all cases. The variants of a case take turns, and the best of each counts."""
     endpoint = options.endpoints[0]
     os.environ["IGNITE_TF_CLUSTER"] = str(endpoint)
     fs = IgfsFileSystem(endpoint.host, endpoint.port, skip_instance_cache=True)
@@ -183,7 +183,7 @@ def _operations(fs: IgfsFileSystem, meta: Cache, rounds: int, report: Report) ->
 
 
 def _keys_of_path(fs: IgfsFileSystem, path: str) -> list[str]:
-    """The very rows that a look at a path reads: other keys lie on other nodes."""
+    """Return the keys that looking up a path reads, because other keys are on other nodes."""
     found = fs.volume.tree.find(parse(path))
     directories = [node for node in found.nodes if isinstance(node, DirectoryNode)]
     return [entry_key(node.id, name) for node, name in zip(directories, found.path, strict=True)]
@@ -196,7 +196,7 @@ def _repeat(call: Pass) -> None:
 
 @contextmanager
 def _row_of_names(meta: Cache) -> Iterator[list[str]]:
-    """Rows as large as those of a path of some directories and their names, for the raw calls."""
+    """Put rows for the raw calls, as large as those of a path and its names."""
     keys = [f"e/bench-{index:022x}/name" for index in range(_DEPTH)]
     meta.put_all(dict.fromkeys(keys, bytes(40)))
     try:
@@ -228,6 +228,6 @@ def _raw_rename(meta: Cache, keys: list[str], numbers: Iterator[int]) -> None:
 
 
 def _row(case: str, variant: str, mb_per_s: float | None = None, **figures: float) -> dict[str, Any]:
-    """Return one result: `ratio_to_raw` compares speeds, `time_ratio` times."""
+    """Return one result: `ratio_to_raw` compares speeds, `time_ratio` compares times."""
     rounded = {name: round(value, 3) for name, value in figures.items()}
     return {"case": case, "variant": variant, "mb_per_s": mb_per_s and round(mb_per_s, 1), **rounded}

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.interleavings [--seeds N]`: clients of igfs take turns in random order while answers are lost.
+"""`python -m benchmarks.interleavings [--seeds N]`: igfs clients take turns in random order while answers are lost.
 
-Three clients on real nodes, and one that removes garbage, one of which goes on at a time: whenever one asks the cluster
-for something that matters here, a random number decides who goes on, and whether its request or its answer is lost, or
-an error is raised, before or after the change was made. Then all files are read: what was acknowledged is there once,
-in order, and whole. The same seed gives the same story.
+Three clients and a sweeper on real nodes run one at a time. Whenever one sends a relevant request, a random number
+chooses who runs next, and whether the request or its answer is lost or an error is raised, before or after the change.
+Then all files are read: acknowledged content must be there once, in order, and whole. A seed always gives the same
+story.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CHANCE_OF_A_FAULT = 0.25
 _CHANCE_OF_A_FAILED_READ = 0.02
 _UNCERTAIN = (ConnectionFailed, ConnectionLost, ServerError)
 _SWEPT = 1000
-_RENEWALS_TO_WAIT = 2  # before garbage is removed that others might read
+_RENEWALS_TO_WAIT = 2  # before the sweep of garbage that others might read
 _TRIES = 20
 _DIGEST_BYTES = 8
 _HEAD = struct.Struct("<iii")
@@ -69,7 +69,7 @@ class Wrong(Exception):
 
 
 class Turns:
-    """Lets one of several threads go on at a time; a random number says which."""
+    """Lets one of several threads run at a time, chosen by a random number."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -81,7 +81,7 @@ class Turns:
         self._turn = -1
 
     def run(self, programs: Sequence[Callable[[], None]]) -> list[BaseException]:
-        """Run all of them to their ends; gives what they raised."""
+        """Run all programs to their ends. Returns the exceptions that they raised."""
         errors: list[BaseException] = []
         self._live = list(range(len(programs)))
         threads = [
@@ -96,11 +96,11 @@ class Turns:
         return errors
 
     def is_mine(self) -> bool:
-        """Whether the calling thread is one of those that take turns."""
+        """Return whether the calling thread takes turns."""
         return threading.get_ident() in self._numbers
 
     def step(self) -> None:
-        """Let another go on, perhaps; returns when it is the caller's turn again."""
+        """Give other threads a turn. Returns when it is the caller's turn again."""
         number = self._numbers[threading.get_ident()]
         self._next()
         self._wait_for(number)
@@ -110,7 +110,7 @@ class Turns:
         self._wait_for(number)
         try:
             program()
-        except BaseException as error:  # noqa: BLE001 - told by the caller
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
             errors.append(error)
         finally:
             del self._numbers[threading.get_ident()]
@@ -130,7 +130,7 @@ class Turns:
 
 @contextmanager
 def faults(turns: Turns) -> Iterator[Counter[str]]:
-    """Let threads take turns at their requests, and lose requests and answers; counts what was done."""
+    """Let threads take turns at their requests, and lose requests and answers. Yields counts of the faults."""
     counts: Counter[str] = Counter()
     patched: list[tuple[Any, str, Any]] = []
 
@@ -163,7 +163,7 @@ def _failing_change(turns: Turns, call: Callable[..., Any], counts: Counter[str]
     def changing(owner: Any, *arguments: Any) -> Any:
         if not turns.is_mine():
             return call(owner, *arguments)
-        if not _is_of_lease(arguments):  # its owner holds a lock meanwhile
+        if not _is_of_lease(arguments):  # its owner holds a lock during the call
             turns.step()
         if turns.rng.random() > _CHANCE_OF_A_FAULT:
             return call(owner, *arguments)
@@ -203,26 +203,26 @@ def _failing_read(turns: Turns, call: Callable[..., Any], counts: Counter[str]) 
     return reading
 
 
-# What clients write: records that tell who wrote them, and whether they are whole.
+# Clients write records with the writer's number and a checksum
 
 
 def sealed(client: int, number: int, num_bytes: int) -> bytes:
-    """Make a record."""
+    """Return a record."""
     body = _HEAD.pack(client, number, num_bytes) + random.Random(number).randbytes(num_bytes)
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() + body
 
 
 def records_in(data: bytes, where: str) -> list[tuple[int, int]]:
-    """Read records: who wrote them and their numbers.
+    """Return the writers and numbers of records.
 
     Raises:
-        Wrong: One is torn.
+        Wrong: A record is torn.
     """
     return [record for record, _ in records_with_ends(data, where)]
 
 
 def records_with_ends(data: bytes, where: str) -> list[tuple[tuple[int, int], int]]:
-    """Read records, each with the offset behind it; see `records_in`."""
+    """Return records, each with its end offset; see `records_in`."""
     found, position = [], 0
     while position < len(data):
         start = position + _DIGEST_BYTES
@@ -239,7 +239,7 @@ def records_with_ends(data: bytes, where: str) -> list[tuple[tuple[int, int], in
 
 @dataclass
 class Record:
-    """What a client knows of a record it has written: when that began, and when it was acknowledged."""
+    """A record from its writer's view: when the write began, and when it was acknowledged."""
 
     client: int
     number: int
@@ -250,7 +250,7 @@ class Record:
 
 @dataclass
 class Story:
-    """What happens for one seed, in a directory of its own."""
+    """The events of one seed, in a directory of its own."""
 
     seed: int
     volumes: Sequence[Volume]
@@ -266,7 +266,7 @@ class Story:
         self.top: Path = (f"s{self.seed}",)
 
     def play(self) -> Counter[str]:
-        """Let it happen, and look.
+        """Play the story, and check the files.
 
         Raises:
             Wrong: Bytes are doubled, lost or torn.
@@ -307,13 +307,13 @@ class Story:
                 number += 1
                 writer = self._add(client, path, writer, data, record)
             if writer is not None:
-                with suppress(*_UNCERTAIN):  # all of it is flushed; the rest others clear away
+                with suppress(*_UNCERTAIN):  # all is flushed; others sweep the rest
                     writer.close()
 
     def _add(
         self, client: int, path: Path, writer: FileWriter | None, data: bytes, record: Record
     ) -> FileWriter | None:
-        """Append one record and flush; gives the writer to go on with, None when that has to be opened anew."""
+        """Append one record and flush. Returns the writer, or None if the file must be reopened."""
         for _ in range(_TRIES):
             writer = writer or self._asked(lambda: self.volumes[client].open_write(path, OpenMode.APPEND))
             try:
@@ -334,7 +334,7 @@ class Story:
         record = Record(client, number, self.turns.now, is_whole_file=True)
         self.written.append(record)
         data = sealed(client, number, rng.choice(_SIZES))
-        with suppress(OutcomeUnknown):  # another has replaced it since
+        with suppress(OutcomeUnknown):  # another client has replaced it since
             self._asked(lambda: self.volumes[client].write_file((*self.top, "log"), data))
         record.acknowledged = self.turns.now
 
@@ -343,7 +343,7 @@ class Story:
             self._asked(lambda: self.volumes[client].rename((*self.top, "log"), (*self.top, f"log.{number}")))
 
     def _cut(self, client: int, number: int, rng: random.Random) -> None:
-        """Keep some of the first records; what was there before may be gone then, what comes later may not."""
+        """Keep some of the first records. Earlier records may then be gone, later ones may not."""
         record = Record(client, number, self.turns.now, is_whole_file=True)
         path = (*self.top, "log")
         with suppress(PathNotFound, StaleFile):
@@ -367,7 +367,7 @@ class Story:
                     self._asked(lambda: volume.remove_directory((*self.top, "d")))
 
     def _make_trees(self, client: int, rng: random.Random) -> None:
-        """Write files into a directory that others move, or remove with all that is in it."""
+        """Write files into a directory that others move, or remove with its content."""
         volume, tree = self.volumes[client], (*self.top, "d")
         for number in range(3):
             record = Record(client, number, self.turns.now)
@@ -388,7 +388,7 @@ class Story:
                     self._asked(lambda moved=moved: volume.rename(tree, moved))
 
     def _sweep(self) -> None:
-        """Remove garbage between and beside what clients do."""
+        """Sweep garbage between and during the clients' operations."""
         for _ in range(3):
             with suppress(IgniteTfError):
                 self.volumes[-1].sweep(_SWEPT)
@@ -399,7 +399,7 @@ class Story:
             self.turns.step()
 
     def _asked(self, call: Callable[[], Any]) -> Any:
-        """Do something, and again when no node could be asked."""
+        """Call, and retry if no node could be reached."""
         for _ in range(_TRIES):
             with suppress(*_UNCERTAIN):
                 return call()
@@ -426,7 +426,7 @@ class Story:
             (record.began for record in self._whole_files() if (record.client, record.number) in there),
             default=-1,
         )
-        # What began after the last replacement was acknowledged must be there, and all of it when there was none.
+        # Records begun after the last acknowledged replacement must be there; without a replacement, all must.
         end = max((record.acknowledged or 0 for record in self._whole_files()), default=-1)
         wanted = [
             (r.client, r.number)
@@ -454,7 +454,7 @@ class Story:
 
 
 def _renew(volume: Volume) -> None:
-    """Do at once what a client does every four seconds."""
+    """Renew a lease at once, which a client does every four seconds."""
     leases = volume._leases
     with leases._wake:
         if leases.has_lease:
@@ -462,7 +462,7 @@ def _renew(volume: Volume) -> None:
 
 
 def _give_up(writer: FileWriter) -> None:
-    with suppress(IgniteTfError):  # what is left of it, others clear away
+    with suppress(IgniteTfError):  # others sweep what is left
         writer.discard()
 
 
@@ -477,7 +477,7 @@ def read(volume: Volume, path: Path) -> bytes:
 
 @dataclass
 class Outcome:
-    """What came of many seeds."""
+    """The outcome of many seeds."""
 
     num_seeds: int = 0
     problems: list[str] = field(default_factory=list)
@@ -488,7 +488,7 @@ class Outcome:
 def play(
     options: Callable[[], ConnectOptions], seeds: Sequence[int], say: Callable[[str], None], name: str = NAME
 ) -> Outcome:
-    """Play stories on a cluster; each one's directory is removed when it went well."""
+    """Play stories on a cluster. Directories of successful stories are removed."""
     outcome = Outcome()
     with ExitStack() as opened:
         volumes = [
@@ -511,7 +511,7 @@ def play(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Play 1,000 seeds, write what came of them."""
+    """Play 1,000 seeds, and write the outcome."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.interleavings", description=(__doc__ or "").partition("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""Compiles and starts the Java variants with what pip brings: the compiler is a jar, so no JDK is needed."""
+"""Compiles and starts the Java variants using pip packages: the compiler is a jar, so no JDK is needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEAP = "768m"
 
 
 def java_command(report: Callable[[str], None], source: Path = _SOURCE) -> list[str]:
-    """Return the command line that starts a program of one file, all but its arguments; compiles it on first use."""
+    """Return the command line of a one-file program, without its arguments; compile it on first use."""
     version = EmbeddedOptions().resolved_version()
     java, jars = find_java(version), resolve_jars(version, report)
     classes = _classes(java.path, jars, source, report)
@@ -34,7 +34,7 @@ def java_command(report: Callable[[str], None], source: Path = _SOURCE) -> list[
 
 
 def _classes(java: str, jars: Sequence[Path], source: Path, report: Callable[[str], None]) -> Path:
-    """The folder of class files, named by what they are made of."""
+    """Return the folder of class files, named by a hash of its inputs."""
     made_of = "\n".join([ECJ_VERSION, *(jar.name for jar in jars)]).encode() + source.read_bytes()
     folder = cache_dir() / f"bench-{hashlib.sha256(made_of).hexdigest()[:16]}"
     with locked(folder.with_suffix(".lock"), lambda: report("waiting for another process that compiles it")):
@@ -50,7 +50,7 @@ def _classes(java: str, jars: Sequence[Path], source: Path, report: Callable[[st
 
 
 def _compiler() -> Path:
-    """The Eclipse compiler's jar, downloaded on first use."""
+    """Return the Eclipse compiler's jar, downloaded on first use."""
     mirror = environment("IGNITE_TF_", ["maven_repository"]).get("maven_repository")
     context = MavenContext(
         repo_cache=cache_dir() / "ecj",

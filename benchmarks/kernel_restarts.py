@@ -1,11 +1,11 @@
-"""Kernels that are restarted in the middle of a fit, each at another moment, and runs that go on in the new kernel.
+"""Restarts kernels in the middle of a fit at random steps, and continues the runs in the new kernel.
 
     python -m benchmarks.kernel_restarts [--rounds 30]
 
-Real kernels, real Ignite nodes. A round is lost when the run did not succeed, when the model does not have the exact
-number of steps, or when `describe` did not say what had happened. Every third kernel is killed, not told to restart:
-its run is resumed from its checkpoints. That of the others lives on, and is taken over: its workers are never started
-again. Every third is stuck in a cell that takes no interrupt, so that Jupyter ends it by force.
+Real kernels, real Ignite nodes. A round is lost if the run did not succeed, the model does not have the exact number
+of steps, or `describe` did not report what had happened. Every third kernel is killed: its run is resumed from its
+checkpoints. The runs of the other kernels stay alive and are taken over, without restarting a worker. Every third
+kernel is stuck in a cell that ignores interrupts, so Jupyter kills it.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Round:
     """One restart.
 
     Attributes:
-        at_step: The step that had been made when the kernel ended.
-        was_told: Whether `describe` said what had happened and how to go on.
-        steps: Of the model when the run had ended; None when it has left none.
+        at_step: The last step before the kernel ended.
+        was_told: Whether `describe` reported what had happened and how to continue.
+        steps: The steps of the model after the run; None if it left none.
     """
 
     number: int
@@ -93,7 +93,7 @@ class Round:
 
 
 def play(number: int, env: dict[str, str], place: Path, draw: random.Random, kind: str) -> Round:
-    """Restart a kernel at some step, and go on in the new one."""
+    """Restart a kernel at some step, and continue in the new one."""
     began, until = time.monotonic(), draw.randint(1, NUM_STEPS - 2)
     kernel = Kernel(env, place)
     try:
@@ -121,9 +121,11 @@ def play(number: int, env: dict[str, str], place: Path, draw: random.Random, kin
 
 
 def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
-    """Start the training; gives its run and the step at which the cell was left."""
+    """Start the training. Returns its run and the step at which the cell was left."""
     cell = f"%%ignite_tf start {CACHE} --no-chart{SCRIPT}"
-    message = kernel.client.execute(cell, stop_on_error=False)  # the next cell is run whatever comes of it
+    message = kernel.client.execute(
+        cell, stop_on_error=False
+    )  # the next cell must run even if this one fails
     seen = ""
     while True:
         reply = kernel.client.get_iopub_msg(timeout=300)
@@ -133,14 +135,14 @@ def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
             seen += reply["content"]["text"]
         if reply["msg_type"] == "error":
             raise RuntimeError(f"the cell failed: {reply['content']}")
-        # A line that takes the place of the speed in front of it is as long as that: spaces follow.
+        # A line that replaces a longer one is padded with spaces.
         steps = [int(step) for step in re.findall(r"step (\d+) *\r?\n", seen)]
         if steps and steps[-1] >= until:
             return re.search(r"run (\S+): ", seen)[1], steps[-1]  # type: ignore[index]
 
 
 def _get_stuck(kernel: Kernel) -> None:
-    """Stop watching the run, and begin a cell that nothing but a signal ends."""
+    """Stop watching the run, and start a cell that only a signal can end."""
     kernel.manager.interrupt_kernel()
     kernel.client.execute(_STUCK)
     while kernel.client.get_iopub_msg(timeout=300)["content"].get("text") != "stuck\n":
@@ -148,7 +150,7 @@ def _get_stuck(kernel: Kernel) -> None:
 
 
 def _described(kernel: Kernel, run_id: str) -> str:
-    """Read what is said of the run when nobody answers for it any more."""
+    """Return the description of the run once its owner is known to have ended."""
     deadline = time.monotonic() + 60
     while True:
         told = kernel.run(f"%ignite_tf describe {run_id}").text
@@ -157,7 +159,7 @@ def _described(kernel: Kernel, run_id: str) -> str:
 
 
 def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Count what came of the restarts, by their kind."""
+    """Count the outcomes of the restarts by kind."""
     return [
         {
             "case": kind,
@@ -173,7 +175,7 @@ def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Play the rounds; the exit code is 0 when all were good."""
+    """Play the rounds. Returns the exit code, 0 if all were good."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)

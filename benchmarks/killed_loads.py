@@ -1,7 +1,7 @@
-"""`python -m benchmarks.killed_loads`: loads that are killed, by SIGKILL, with more and more of their rows there.
+"""`python -m benchmarks.killed_loads`: kills loads with SIGKILL at increasing numbers of loaded rows.
 
-Each is to be marked as unfinished, so that whoever reads its cache, or starts a run on it, is refused. A round that is
-not marked makes it fail.
+Each load must be marked as unfinished, so that reading its cache or starting a run on it is refused. A round without
+the mark fails the benchmark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CACHE, _ROWS, _MOST_BEFORE = "KILLED_LOAD", 300_000, 10_000
 
 
 def play(session: Session, cluster: Any, number: int, num_rounds: int) -> dict[str, Any]:
-    """Kill a load when so many of its rows are there; tells how many were, and whether the cache is marked."""
+    """Kill a load after some rows. Returns the number of rows in the cache, and whether it is marked."""
     least = 1 + number * _MOST_BEFORE // num_rounds
     kill_load(session, cluster, _CACHE, _ROWS, lambda: has_rows(session, _CACHE, least))
     try:
@@ -38,7 +38,7 @@ def play(session: Session, cluster: Any, number: int, num_rounds: int) -> dict[s
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Play the rounds, and write what they came to."""
+    """Play the rounds and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--results", type=Path, default=tables.RESULTS)

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.killed_predictions`: one prediction that is killed again and again, and always gone on with.
+"""`python -m benchmarks.killed_predictions`: kills one prediction again and again, and always resumes it.
 
-By SIGKILL: every second time a worker, and then the whole of it; else the whole at once. At the end each row of the
-one cache is to be one row of the other, with what the model gives. A cache that looks whole before that, or has other
-rows then, makes it fail.
+With SIGKILL: in every second round first a worker, then the whole prediction; otherwise only the whole. At the end,
+each row must have exactly one output row with the model's output. A cache that looks complete earlier, or has wrong
+rows at the end, fails the benchmark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SOURCE, _TARGET, _ROWS = "KILLED_IN", "KILLED_OUT", 200_000
 def kill(
     session: Session, cluster: Any, model: Path, number: int, left: int, chance: random.Random
 ) -> dict[str, Any]:
-    """Go on with the prediction, and kill it at instants that nobody chose; tells how many rows are there then."""
+    """Resume the prediction, and kill it at random moments. Returns the number of output rows at that time."""
     there = num_rows(session, _TARGET)
     first, last = sorted(there + chance.randint(1, max((_ROWS - there) // (left + 1), 2)) for _ in range(2))
     kills_worker = number % 2 == 0
@@ -60,7 +60,7 @@ def kill(
 
 
 def finish(session: Session, model: Path, number: int) -> dict[str, Any]:
-    """Go on with the prediction to its end; tells whether each row is there once, with its own output."""
+    """Resume the prediction to its end. Returns whether each row has its own output exactly once."""
     session.predict(model, _SOURCE, _TARGET, workers=2, fields=["x"], resume=True)
     check_complete(session.client, _TARGET)
     found = content(session, _TARGET)
@@ -78,13 +78,13 @@ def finish(session: Session, model: Path, number: int) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Kill the prediction so many times, finish it, and write what it came to."""
+    """Kill the prediction repeatedly, finish it, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--results", type=Path, default=tables.RESULTS)
     options = parser.parse_args(argv)
     home = Path(tempfile.mkdtemp(prefix="killed-predictions-"))
-    os.environ["IGNITE_TF_HOME"] = str(home / "state")  # of the runs
+    os.environ["IGNITE_TF_HOME"] = str(home / "state")  # for the runs
     cluster = ensure_up(_NODES, Lifetime.UNTIL_IDLE, home=home / "cluster").cluster
     chance = random.Random()
     try:

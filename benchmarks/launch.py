@@ -1,7 +1,7 @@
-"""`results/launch.json`: how fast many hosts are reached, and how fast output comes from one behind a real sshd.
+"""`results/launch.json`: the speed of reaching many hosts, and of output from one host behind a real sshd.
 
-The many hosts are fakes (tests/launch/fake_hosts.py): asyncssh in one process, relays, shims and jobs for each.
-They share this machine's cores, so that most of the time is theirs; the client's own share is `client_cpu_ms_per_host`.
+The many hosts are fakes (tests/launch/fake_hosts.py): asyncssh in one process, with relays, shims and jobs for each.
+They share this machine's cores and take most of the time; the client's own share is `client_cpu_ms_per_host`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ for _ in range({n}):
 
 
 class _Sink:
-    """Counts bytes by host, and measures how old the time stamps in them are."""
+    """Counts bytes by host, and measures the age of the time stamps in them."""
 
     def __init__(self, num_hosts: int, num_bytes: int = 1) -> None:
         self.is_done = threading.Event()
@@ -46,7 +46,7 @@ class _Sink:
         self._seen: dict[str, int] = {}
 
     def data(self, host: str, path: str, offset: int, data: bytes) -> None:
-        del offset  # the watch vouches for it
+        del offset  # the watch guarantees it
         now = time.time()
         if path == "stamps.log":
             self.ages_s += [now - float(line) for line in data.split()]
@@ -61,7 +61,7 @@ class _Sink:
 
 
 def run(num_hosts: Sequence[int], stream_mb: int, num_stamps: int, report: Report) -> list[dict[str, Any]]:
-    """Measure fan-out at each number of hosts, then a stream and the age of single lines."""
+    """Measure fan-out to each number of hosts, then a stream and the age of single lines."""
     rows = [_fan_out(number, report) for number in num_hosts]
     with _one_host() as host:
         return [*rows, _stream(host, stream_mb, report), _latency(host, num_stamps, report)]

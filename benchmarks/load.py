@@ -1,4 +1,4 @@
-"""`results/load.json`: rows into a cache with one backup, by our bulk load and by pyignite's put_all."""
+"""`results/load.json`: rows into a cache with one backup, by this package's bulk load and by pyignite's put_all."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""`results/matrix.json`: what Keras can do x Keras 3 and tf_keras x 1, 2 and 3 workers x versions of TensorFlow.
+"""`results/matrix.json`: Keras features x Keras 3 and tf_keras x 1, 2 and 3 workers x versions of TensorFlow.
 
 `results/matrix.md` is the same as a table for people.
 
     python -m benchmarks.matrix [--tf 2.16,2.21] [--frameworks keras] [--workers 2] [--anew] [--venvs DIR]
 
-Each row is a case of tests/training/cases.py, run by real processes that find each other by TF_CONFIG: `ok` says that
-all workers have come to the same, to the bit, and to what one process comes to with the same batches, within 1e-5 (1e-4
-where BatchNormalization is in it). Each version has a virtual environment of its own (1 GB); rows that are there stay,
-so the matrix can be filled in several sittings.
+Each row is a case of tests/training/cases.py, run by real processes connected by TF_CONFIG. `ok` means that the results
+of all workers are identical to the bit, and equal those of one process with the same batches within 1e-5 (1e-4 with
+BatchNormalization). Each version has its own virtual environment (1 GB). Existing rows are kept, so the matrix can be
+filled in several runs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ NAME = "matrix"
 VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FRAMEWORKS = ("keras", "tf_keras")
 NUMBERS = (1, 2, 3)
-# For the callback, which newer versions of TensorFlow come without, and for a search.
+# For the TensorBoard callback, which newer TensorFlow versions do not bring, and for a hyperparameter search.
 _OF_CASES = ("tensorboard", "setuptools<82", "keras-tuner")
-# What is within these is the noise of 32-bit floats. Early stopping trains for many epochs at a high rate.
+# Differences below these are 32-bit rounding noise. Early stopping trains for many epochs at a high rate.
 _TOLERANCE = 1e-5
 _TOLERANCES = {
     "early_stopping": 1e-3,
@@ -44,7 +44,7 @@ _TOLERANCES = {
 def result_rows(
     version: str, python: str, framework: str, num_workers: int, names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Run cases by so many workers, and by one process; gives a row for each case."""
+    """Run cases on this many workers and in one process. Yields a row for each case."""
     with tempfile.TemporaryDirectory(prefix="matrix-") as scratch:
         found = _compared(python, framework, num_workers, names, Path(scratch))
     for name in names:
@@ -63,7 +63,7 @@ def result_rows(
 def _compared(
     python: str, framework: str, num_workers: int, names: Sequence[str], scratch: Path
 ) -> dict[str, Comparison]:
-    """Run cases one after the other in the same processes; where that fails, each in processes of its own."""
+    """Run cases in the same processes one after the other; if that fails, each in its own processes."""
     alone, together = scratch / f"alone-{len(names)}", scratch / f"together-{len(names)}"
     timeout_s = 120.0 + 20.0 * len(names)
     try:
@@ -82,7 +82,7 @@ def _compared(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill what is missing of the matrix."""
+    """Fill the missing parts of the matrix."""
     given = _parser().parse_args(arguments)
     rows = [
         row
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows in Markdown: the versions of TensorFlow that are right, or what is not, by feature and place."""
+    """Return a Markdown table by feature and place: the TensorFlow versions that are right, else the wrong ones."""
     places = [(framework, number) for framework in FRAMEWORKS for number in NUMBERS]
     names = [f"{framework}, {number} worker{'s' * (number > 1)}" for framework, number in places]
     lines = [["feature", *names], ["---"] * (len(names) + 1)]

@@ -1,4 +1,4 @@
-"""`results/memory.json`: how much the reader's memory grows over a cache of 2 GB."""
+"""`results/memory.json`: growth of the reader's memory over a cache of 2 GB."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PASSES = 2
 
 
 def run(options: ConnectOptions, case: Case, report: Report) -> list[dict[str, Any]]:
-    """Load the rows of a case without backups, read them twice in one process, remove them.
+    """Load the rows of a case without backups, read them twice in one process, and remove them.
 
-    The first pass finds out how large the rows are; the second reads in the pages that fit.
+    The first pass measures the row sizes; the second reads in pages of a suitable size.
     """
     case = replace(case, backups=0)
     report(f"memory {case.name}: loading {case.num_rows:,} rows")

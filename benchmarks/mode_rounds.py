@@ -1,4 +1,4 @@
-"""One round of `benchmarks.modes`: a run on real hosts, of which a task may be killed in the middle of its training."""
+"""One round of `benchmarks.modes`: a run on real hosts, with a task that may be killed during its training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WHAT: dict[str, tuple[str, dict[str, Any]]] = {
     "standalone": ("mode_client", CLIENT),
     "between": ("mode_trainer", TRAINER),
 }
-# When it may strike, as shares of the steps: where there are checkpoints, behind the first.
+# When to strike, as fractions of the steps; after the first checkpoint where there are checkpoints.
 _MOMENTS = {"sync": (0.7, 0.9), "async": (0.7, 0.9), "standalone": (0.2, 0.8), "between": (0.4, 0.8)}
-_LASTS_S = 900.0  # on a machine that others use up, imports alone take minutes
+_LASTS_S = 900.0  # on a busy machine, imports alone take minutes
 _GONE_S = 20.0
 
 
 class NotStruck(Exception):
-    """The round shows nothing: the training was over before the task could be killed, or no run began."""
+    """The round is void: the training ended before the task could be killed, or no run began."""
 
 
 class ModeRound:
@@ -37,8 +37,8 @@ class ModeRound:
 
     Args:
         stage: The hosts, which have the rows.
-        cell: What is run, and which task is killed.
-        detached: Whether the hosts answer for the run, else this process.
+        cell: The mode of the run, and the task to kill.
+        detached: Whether the hosts own the run instead of this process.
     """
 
     def __init__(self, stage: Stage, cell: Cell, *, detached: bool) -> None:
@@ -55,11 +55,11 @@ class ModeRound:
         self.run_id: str | None = None
 
     def play(self, session: Session) -> Evidence:
-        """Do the round.
+        """Play the round.
 
         Raises:
-            NotStruck: It ended too early.
-            TimeoutError: It did not end.
+            NotStruck: The run ended before the strike.
+            TimeoutError: The run did not end.
         """
         run = session.start_run(self._request())
         self.run_id = run.id
@@ -97,7 +97,7 @@ class ModeRound:
                 self._strike(run)
 
     def _is_time(self) -> bool:
-        """Whether the training is as far as it is to be, and all who run the script take part."""
+        """Return whether the training has come far enough, and all tasks that run the script take part."""
         cell = self._cell
         if max(steps_told(self._said[cell.driver]), default=0) < self._moment:
             return False
@@ -106,7 +106,7 @@ class ModeRound:
         return cell.mode == "standalone" or "\nSAVED\n" in self._said[cell.driver]
 
     def _strike(self, run: TrainingRun) -> None:
-        """SIGKILL to the task's process, on its host, by the number that it has there."""
+        """Send SIGKILL to the task's process on its host, by its pid there."""
         victim = self._cell.victim
         assert victim is not None
         worker = run.record().workers[victim]
@@ -132,7 +132,7 @@ class ModeRound:
         )
 
     def keep_evidence(self, folder: Path) -> None:
-        """Keep what the run's tasks have said."""
+        """Keep the output of the run's tasks."""
         folder.mkdir(parents=True, exist_ok=True)
         for number, text in self._said.items():
             (folder / f"task-{number}.txt").write_text(text, encoding="utf-8")

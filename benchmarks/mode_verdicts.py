@@ -1,4 +1,4 @@
-"""What a round of `benchmarks.modes` has to come to, computed here by one process, and what is wrong if it does not."""
+"""The expected outcome of a `benchmarks.modes` round, computed in one process, and deviations from it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 CACHE, NUM_ROWS = "MODES", 240
 _SEED = 11
 _LINE = (1.0, -2.0, 3.0)
-# What the scripts go by. `share`: by so much a row that is trained once comes nearer to its target.
-# `save_by`: behind that step a training that is to be struck takes `save_s` for a step, until there is a checkpoint of
-# step `saved`, or a later one. They come the less often the longer they take, as on a busy machine.
+# Parameters of the scripts. `share`: a training step of a row moves its weight by this fraction towards the target.
+# `save_by`: after that step, a training that will be struck takes `save_s` per step until there is a checkpoint of
+# step `saved` or later. The slower checkpoints are, as on a busy machine, the rarer they become.
 FIT = {"batch": 12, "epochs": 4, "share": 0.1, "pause_s": 0.05, "save_by": 20, "saved": 10, "save_s": 1.0}
 CLIENT = {"steps": 60, "rate": 0.2, "pause_s": 0.05}
 TRAINER = {"steps": 100, "rate": 0.2, "batch": 12, "save_steps": 20, "pause_s": 0.05}
 _NEAR, _NEARER, _LEARNT = 1e-5, 1e-6, 0.02
-_AHEAD = 2  # steps for each worker that a chief's `fit` may have begun
+_AHEAD = 2  # steps per worker that a chief's `fit` may have in flight
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A kind of round: how the run's tasks work together, how many workers there are, and which task is killed."""
+    """A kind of round: the mode of the run, its number of workers, and the task to kill."""
 
     mode: str
     workers: int
@@ -38,12 +38,12 @@ class Cell:
 
     @property
     def has_chief(self) -> bool:
-        """Whether a task beside the workers drives them; else worker 0 is who begins and saves."""
+        """Whether a task besides the workers drives them; otherwise worker 0 initializes and saves."""
         return self.mode in ("async", "standalone")
 
     @property
     def driver(self) -> int:
-        """The number of the task that tells of steps."""
+        """The number of the task that reports steps."""
         return self.workers + self.num_ps if self.has_chief else 0
 
     @property
@@ -54,13 +54,13 @@ class Cell:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the others go on while the killed task is started again."""
+        """Whether only the killed task is restarted while the others continue."""
         return (self.mode, self.fault) == ("async", "worker")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task as the run's record has it, and what its last generation has said."""
+    """A task as the run's record lists it, and the output of its last generation."""
 
     name: str
     partitions: tuple[int, ...] | None
@@ -70,11 +70,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a round has left.
+    """The evidence that a round leaves.
 
     Attributes:
-        causes: Why each earlier generation was ended.
-        processes_left: Of the run, on its hosts, some time after its end.
+        causes: Why each earlier generation ended.
+        processes_left: Processes of the run on its hosts some time after its end.
     """
 
     state: str
@@ -86,7 +86,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong; and how many steps were done more than once, where that can be counted."""
+    """The problems, and the number of repeated steps if it can be counted."""
 
     problems: Sequence[str]
     repeated_steps: int | None = None
@@ -100,7 +100,7 @@ def columns() -> dict[str, np.ndarray]:
 
 
 def judge(cell: Cell, evidence: Evidence) -> Verdict:
-    """Compare what a round has left with what it has to be."""
+    """Compare a round's evidence with the expected outcome."""
     problems = [*_of_the_run(cell, evidence), *_of_shares(cell, evidence)]
     repeated = None
     try:
@@ -128,7 +128,7 @@ def _of_the_run(cell: Cell, evidence: Evidence) -> Iterator[str]:
 
 
 def _of_shares(cell: Cell, evidence: Evidence) -> Iterator[str]:
-    """Only workers have rows, each its own, and together all."""
+    """Check that only workers have rows, without overlap, and that together they have all rows."""
     workers, others = evidence.tasks[: cell.workers], evidence.tasks[cell.workers :]
     dealt = [number for task in workers for number in task.partitions or ()]
     if cell.workers > 1 and len(dealt) != len(set(dealt)):
@@ -143,7 +143,7 @@ def _of_shares(cell: Cell, evidence: Evidence) -> Iterator[str]:
 
 
 def _of_keys(cell: Cell, evidence: Evidence, read: Sequence[Sequence[int]]) -> Iterator[str]:
-    """What workers have really read are the rows that they were given: none twice, and all."""
+    """Check that the workers actually read their assigned rows: each row exactly once."""
     if sorted(key for keys in read for key in keys) != list(range(NUM_ROWS)):
         yield f"the workers read {[len(keys) for keys in read]} rows, which are not each row once"
     if [len(keys) for keys in read] != (given := [task.rows for task in evidence.tasks[: cell.workers]]):
@@ -189,7 +189,7 @@ def _judge_async(cell: Cell, evidence: Evidence) -> tuple[list[str], int]:
             f"{rows} rows were trained less than {FIT['epochs']} times, one of them {fewest} times"
         )
     repeated = _repeated(trained, found["made"] - steps)
-    # With one worker the training is that of one process: its order is the worker's, so nothing else can differ.
+    # With one worker, the order of steps is that of one process, so nothing else can differ.
     allowed = 0 if cell.fault == "finish" else 1 if cell.is_replaced else _AHEAD * cell.workers
     if repeated > allowed:
         problems.append(f"{repeated} steps were done more than once; at most {allowed} were under way")
@@ -199,7 +199,7 @@ def _judge_async(cell: Cell, evidence: Evidence) -> tuple[list[str], int]:
 
 
 def times_trained(weights: Sequence[float]) -> np.ndarray | None:
-    """Tell from the weights how often each row was trained; None where no whole number comes near."""
+    """Return, from the weights, how often each row was trained; None if the numbers are not whole."""
     done = 1 - np.asarray(weights) / columns()["target"]
     if not ((done > 0) & (done <= 1)).all():
         return None
@@ -209,13 +209,13 @@ def times_trained(weights: Sequence[float]) -> np.ndarray | None:
 
 
 def _repeated(trained: np.ndarray, made_again: float) -> int:
-    """Count steps that were done more than once: by what they have counted, and by the rows that they moved."""
+    """Count repeated steps, both by the steps' own counter and by the rows that they moved."""
     extra_rows = int(np.maximum(trained - round(FIT["epochs"]), 0).sum())
     return max(round(made_again), math.ceil(extra_rows / FIT["batch"]))
 
 
 def _of_going_on(found: Mapping[str, Any], ahead: int) -> Iterator[str]:
-    """After a restart a training goes on from its last checkpoint: the first step that is told of comes behind it."""
+    """Check that a restarted training continues from its last checkpoint: its first step follows that one."""
     saved, first = found["saved"], found["first"]
     if saved < FIT["saved"] or not saved <= first <= saved + ahead:
         yield f"after the restart step {first} came first, and step {saved} was saved"
@@ -234,7 +234,7 @@ def _judge_standalone(cell: Cell, evidence: Evidence) -> tuple[list[str], None]:
 
 
 def descended() -> np.ndarray:
-    """Compute in this process what the client's steps come to."""
+    """Compute in this process the expected result of the client's steps."""
     rows, slope = columns(), np.zeros(3)
     for _ in range(round(CLIENT["steps"])):
         error = rows["x"] @ slope - rows["line"]
@@ -247,7 +247,7 @@ def _judge_between(cell: Cell, evidence: Evidence) -> tuple[list[str], None]:
     found = [said(task.output, "FOUND") for task in workers]
     problems = list(_of_keys(cell, evidence, [said(task.output, "KEYS") for task in workers]))
     saved = int((found[0]["saved"] or "-0").rpartition("-")[2])
-    # Each worker may make one step more in each life, a second one that begins behind the last step, too.
+    # Each worker may make one extra step per generation, even a second generation that begins after the last step.
     num_lives = 1 if cell.fault == "finish" else 2
     if not TRAINER["steps"] <= saved <= TRAINER["steps"] + num_lives * cell.workers:
         problems.append(f"step {saved} is saved last, not {TRAINER['steps']}")
@@ -284,11 +284,11 @@ def _differ(what: str, found: Sequence[float], wanted: Any, tolerance: float = _
         yield f"{what} differ from those of one process by {off:.2g}"
 
 
-# What scripts say
+# Output of scripts
 
 
 def said(output: str, word: str) -> Any:
-    """Read what follows a word at the beginning of a line; the last such line counts."""
+    """Return the JSON after a word at the start of a line; the last such line counts."""
     found = [line for line in output.splitlines() if line.startswith(f"{word} ")]
     if not found:
         raise LookupError(f"no {word} was told")
@@ -296,6 +296,6 @@ def said(output: str, word: str) -> Any:
 
 
 def steps_told(output: str) -> list[int]:
-    """List the steps that a task has told of."""
+    """Return the steps that a task has reported."""
     whole = output[: output.rfind("\n") + 1]
     return [int(line.partition(" ")[2]) for line in whole.splitlines() if line.startswith("STEP ")]

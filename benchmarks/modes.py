@@ -2,10 +2,10 @@
 
     python -m benchmarks.modes [--rounds 10] [--modes sync,async] [--workers 1,2] [--faults worker] [--anew]
 
-On hosts that root makes, as in `benchmarks.faults`. A task's process gets SIGKILL when a random part of the training is
-done. Rounds that are done are kept in results/modes_rounds.jsonl, and a later sitting goes on, or another one at the
-same time (--modes); `results/modes.md` is the sum as a table. Rounds of other code than today's are refused, and
-dropped with --anew.
+It needs hosts that only root can make, as in `benchmarks.faults`. A task's process gets SIGKILL after a random part of
+the training. Completed rounds are kept in results/modes_rounds.jsonl; a later campaign continues there, or another one
+at the same time (--modes). `results/modes.md` is the summary table. Rounds of other code than the current one are
+refused; --anew drops them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ same as `worker`.
 
 
 def cells(given: argparse.Namespace) -> Iterator[Cell]:
-    """List the kinds of rounds that exist."""
+    """Yield the valid kinds of rounds."""
     for mode in given.modes:
         for workers in given.workers:
             for fault in given.faults:
@@ -63,11 +63,11 @@ def cells(given: argparse.Namespace) -> Iterator[Cell]:
 
 
 class Rounds:
-    """The rounds that are done of one state of the code.
+    """The completed rounds of one version of the code.
 
     Args:
-        folder: Of the results: modes_rounds.jsonl, and modes.md, which sums it up.
-        code_hash: Tells the hash of the code as it is now.
+        folder: Directory of the results: modes_rounds.jsonl, and modes.md with its summary.
+        code_hash: Returns the hash of the current code.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Rounds:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rounds."""
+        """The completed rounds."""
         return self._file.rows
 
     def of(self, cell: Cell) -> list[dict[str, Any]]:
@@ -88,13 +88,13 @@ class Rounds:
         return [row for row in self.rows if (row["mode"], row["workers"], row["fault"]) == place]
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a round down; raises CodeChanged where the code is not what it was when the sitting began."""
+        """Append a round. Raises CodeChanged if the code has changed since the campaign began."""
         with self._file.locked():
             self._file.append(row)
             self._table.write_text(self.table(), encoding="utf-8")
 
     def table(self) -> str:
-        """Return the sum in Markdown, a line for each kind, and what was wrong below."""
+        """Return the summary in Markdown: a line for each kind, then the problems."""
         names = ("workers", "killed", "right / played", "restarts", "replacements", "steps again", "seconds")
         lines = [["mode", *names], ["---"] * (len(names) + 1)]
         kinds = product(MODES, WORKERS, FAULTS)
@@ -127,7 +127,7 @@ class Campaign:
     """Plays rounds on a stage of its own. Close it.
 
     Args:
-        folder: For the bed, and for the evidence of rounds that went wrong.
+        folder: Directory for the bed, and for evidence of failed rounds.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
@@ -143,7 +143,7 @@ class Campaign:
         self._stage.close()
 
     def play(self, cell: Cell, number: int) -> dict[str, Any]:
-        """Play a round, again where it ended before the task could be killed, and return what came of it."""
+        """Play a round, again if it ended before the task could be killed, and return its result."""
         for _ in range(_MAX_TRIES):
             try:
                 return self._play(cell, number)
@@ -162,7 +162,7 @@ class Campaign:
                 verdict = judge(cell, evidence)
                 session.prune(keep=0)
         except _ERRORS as error:
-            self._stage.close()  # nobody knows what it is like
+            self._stage.close()  # its state is unknown
             if playing.run_id is None:
                 raise NotStruck(f"no run began: {error}") from None
             verdict = Verdict([*verdict.problems, f"{type(error).__name__}: {error}"])
@@ -180,10 +180,10 @@ class Campaign:
         }
 
     def _prepare(self) -> None:
-        """Make the bed, and fill its cache; again where a busy machine lets its nodes give each other up."""
+        """Make the bed and fill its cache. Retry, as nodes on a busy machine may lose each other."""
         for tries_left in reversed(range(_MAX_TRIES)):
             try:
-                self._stage.bed  # noqa: B018 - it is made when asked for
+                self._stage.bed  # noqa: B018 - the property makes the bed
                 if self._num_filled != self._stage.num_beds:
                     with open_session(report=_unheard, config=self._stage.config) as session:
                         session.load(CACHE, columns(), backups=1, replace=True)
@@ -197,9 +197,9 @@ class Campaign:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play what is missing."""
+    """Play the missing rounds."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # beds and runs end also then
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM also ends beds and runs
     if BedKind.best() is not BedKind.NAMESPACES:
         _say("these rounds need real hosts, which root may make")
         return 2
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _play(given: argparse.Namespace, rounds: Rounds, campaign: Campaign) -> None:
-    """Play one round of each kind, then another one, so that each sitting shows something of all."""
+    """Play one round of each kind, then the next, so that every campaign covers all kinds."""
     deadline = time.monotonic() + 60 * given.minutes
     for number in range(given.rounds):
         for cell in cells(given):

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.node_epochs`: epochs while a node is killed, and while it joins again; each row once.
+"""`python -m benchmarks.node_epochs`: reads epochs while a node is killed or joins again; each row once.
 
-Three nodes, and a cache with one backup. At an instant that nobody chose an odd epoch loses a node, by SIGKILL, and the
-next one gets it back; by turns rows are read in order and shuffled, as rows and picked out by SQL. Between two epochs
-all copies are made. An epoch in which a row is missing, comes twice, or has another value, makes it fail.
+Three nodes, and a cache with one backup. At a random moment, an epoch loses a node by SIGKILL, and the next epoch gets
+it back. Epochs alternate between ordered and shuffled, and between whole rows and SQL. Backups are complete before each
+epoch. A row that is missing, comes twice, or has another value fails the benchmark.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NODES = EmbeddedOptions(heap=_HEAP, num_nodes=3)
 
 
 def dataset_of(cluster: EmbeddedCluster, alive: int, number: int) -> Any:
-    """Open the cache in one of four ways, by a node that lives."""
+    """Open the cache in one of four ways, through a live node."""
     ways = {"fields": ["x"], "where": "X >= ?", "where_args": [0]} if number // 2 % 2 else {}
     rows = IgniteDataset(_CACHE, port=cluster.nodes[alive].port, **ways)
     return rows.shuffle(10_000, seed=number) if number // 4 % 2 else rows
 
 
 def await_copies(cluster: EmbeddedCluster) -> None:
-    """Until every row has its backup again."""
+    """Wait until every row has its backup again."""
 
     def num_copies(cache: Cache, mode: PeekMode) -> int:
         return cache.client.router.call(messages.size(cache.cache_id, (mode,)), messages.parse_int64)
@@ -61,13 +61,13 @@ def kill(cluster: EmbeddedCluster, victim: int) -> EmbeddedCluster:
 
 
 def start_again(cluster: EmbeddedCluster, victim: int) -> EmbeddedCluster:
-    """Start the node that was killed, and wait until it has its copies."""
+    """Start the killed node again."""
     del victim
     return ensure_up(_NODES, Lifetime.UNTIL_DOWN, home=cluster.home).cluster
 
 
 def play(cluster: EmbeddedCluster, number: int, victim: int) -> tuple[dict[str, Any], EmbeddedCluster]:
-    """Read an epoch while a node goes or comes; tells what came, and the cluster as it is then."""
+    """Read an epoch while a node leaves or joins. Returns the round's figures and the changed cluster."""
     change = kill if number % 2 == 0 else start_again
     batches = dataset_of(cluster, (victim + 1) % 3, number).batch(1024)
     at_rows, num_rows = random.randint(1, _ROWS * 9 // 10), 0
@@ -81,7 +81,7 @@ def play(cluster: EmbeddedCluster, number: int, victim: int) -> tuple[dict[str, 
             if num_rows >= at_rows and changed is None:
                 changed = pool.submit(change, cluster, victim)
             if changed and change is start_again and not changed.done():
-                time.sleep(0.1)  # a node takes seconds to join: the epoch is to last until then
+                time.sleep(0.1)  # a node takes seconds to join, and the epoch must last until then
         cluster = changed.result() if changed else cluster
     told = {
         "number": number,
@@ -98,7 +98,7 @@ def play(cluster: EmbeddedCluster, number: int, victim: int) -> tuple[dict[str, 
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Play the rounds and write what they came to."""
+    """Play the rounds and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--results", type=Path, default=tables.RESULTS)

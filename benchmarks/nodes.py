@@ -1,4 +1,4 @@
-"""A node for a benchmark, gone with its data when the benchmark ends."""
+"""A node for a benchmark, deleted with its data when the benchmark ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ignite_tf_magic.settings.options import ConnectOptions
 
 @contextmanager
 def node_of_its_own(name: str, options: EmbeddedOptions) -> Iterator[ConnectOptions]:
-    """Start an embedded cluster; gives how it is reached."""
+    """Start an embedded cluster, and yield its connect options."""
     home = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     try:
         yield ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster.connect_options

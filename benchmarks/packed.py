@@ -1,8 +1,8 @@
-"""`python -m benchmarks.packed [--rounds N] [--rows N]`: packed rows beside others, into `results/packed.json`.
+"""`python -m benchmarks.packed [--rounds N] [--rows N]`: compares packed rows with others (`results/packed.json`).
 
-Small objects of two doubles and an int, and MNIST-like ones of 784 bytes and an int. Each is read by `ChunkReader`
-("drain": all there is before TensorFlow) and by `IgniteDataset(...).batch(1024)`, packed and not, by turns in one
-process; the best pass of each counts, and is compared with the same way of reading of rows that are not packed.
+Small objects of two doubles and an int, and MNIST-like ones of 784 bytes and an int. `ChunkReader` ("drain": everything
+before TensorFlow) and `IgniteDataset(...).batch(1024)` read each, packed and not, in turn in one process. The best
+pass of each counts, and is compared with the same reader on rows that are not packed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def columns(kind: str, num_rows: int) -> dict[str, Any]:
 
 
 def drain(cache: str, where: dict[str, Any]) -> Callable[[], int]:
-    """Return what reads all rows without TensorFlow, and counts them."""
+    """Return a function that reads and counts all rows without TensorFlow."""
     source = open_source(read_options(cache, **where))
 
     def read() -> int:
@@ -50,7 +50,7 @@ def drain(cache: str, where: dict[str, Any]) -> Callable[[], int]:
 
 
 def batched(cache: str, where: dict[str, Any]) -> Callable[[], int]:
-    """Return what reads all rows in batches of tf.data's, and counts them."""
+    """Return a function that reads and counts all rows in tf.data batches."""
     from ignite_tf_magic import IgniteDataset
 
     dataset = IgniteDataset(cache, **where).batch(BATCH_ROWS)
@@ -61,7 +61,7 @@ WAYS = {"drain": drain, "batch": batched}
 
 
 def measure(options: ConnectOptions, kind: str, num_rows: int, rounds: int) -> list[dict[str, Any]]:
-    """Fill a cache and a packed one, read both in all ways, and return the rows of the table."""
+    """Fill a plain and a packed cache, read both in all ways, and return the rows of the table."""
     rows, where = (
         columns(kind, num_rows),
         {"host": options.endpoints[0].host, "port": options.endpoints[0].port},

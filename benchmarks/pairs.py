@@ -1,11 +1,11 @@
-"""`results/pairs.json`: old commits and the working tree on the same nodes, in turns of a second each.
+"""`results/pairs.json`: old commits and the working tree on the same nodes, in turns of one second.
 
     python -m benchmarks.pairs REV [REV ...] [--only scan,load,igfs,training,cells] [--turns 21]
 
-A whole benchmark takes minutes, in which a machine with other tenants becomes faster or slower by more than what is
-looked for (`benchmarks.compare`). Here the processes of all trees use the same nodes, and each turn of the working tree
-is divided by the old tree's turn beside it. `less_cpu` is the processor time of the old tree's process by that of the
-working tree's, for a row: others on the machine change it least.
+A whole benchmark (`benchmarks.compare`) takes minutes, in which the speed of a shared machine varies more than the
+expected difference. Here the processes of all trees use the same nodes, and each turn of the working tree is divided by
+the old tree's adjacent turn. `less_cpu` is the processor time per row of the old tree's process divided by that of the
+working tree's: other load on the machine affects it least.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What is compared, and how.
+    """The trees to compare, and the number and length of turns.
 
     Attributes:
-        trees: Directories by name: old ones, and last the working tree.
-        turns: How often each has its turn.
-        seconds: Least time of a turn.
+        trees: Directories by name: old ones first, the working tree last.
+        turns: The number of turns of each tree.
+        seconds: Least duration of a turn.
     """
 
     trees: Mapping[str, Path]
@@ -57,7 +57,7 @@ class Pairs:
     report: Report
 
     def rows(self, case: str, variant: str, start: Callable[[str, Path], Variant]) -> Iterator[Row]:
-        """Let a process of each tree take its turns; yields a row for each old tree."""
+        """Let a process of each tree take its turns. Yields a row for each old tree."""
         rates: dict[str, list[float]] = defaultdict(list)
         costs: dict[str, list[float]] = defaultdict(list)
         with ExitStack() as ends:
@@ -79,7 +79,7 @@ class Pairs:
         return list(self.trees)[-1]
 
     def compared(self, case: str, variant: str, rates: Mapping[str, Sequence[float]]) -> Iterator[Row]:
-        """Divide the working tree's figures, of which more is better, by each old tree's; yields a row for each."""
+        """Divide the working tree's figures (more is better) by those of each old tree. Yields a row for each."""
         for old in list(self.trees)[:-1]:
             ratios = [ours / theirs for ours, theirs in zip(rates[self.new], rates[old], strict=True)]
             row = {"case": case, "variant": variant, "commit": old, "turns": len(ratios)}
@@ -90,7 +90,7 @@ class Pairs:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, write the rows, print the table."""
+    """Measure, write the rows, and print the table."""
     options = _options(argv)
     console = tables.console()
     rows: list[Row] = []
@@ -108,13 +108,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def scan_pairs(pairs: Pairs, options: ConnectOptions, case: Case, variant: str) -> Iterator[Row]:
-    """Compare a variant of `benchmarks.scan` on rows that are there."""
+    """Compare a variant of `benchmarks.scan` on rows that are already loaded."""
     task, module = scan.task_of(variant, options, case, FULL.effort), f"read_{variant.partition('_')[0]}"
     return pairs.rows(case.name, variant, lambda _, tree: python_variant(variant, module, task, tree))
 
 
 def load_pairs(pairs: Pairs, options: ConnectOptions, case: str) -> Iterator[Row]:
-    """Compare the bulk load, into a cache of its own for each tree."""
+    """Compare the bulk load, into a separate cache for each tree."""
 
     def start(name: str, tree: Path) -> Variant:
         task = {"num_rows": _LOADED_ROWS, "with_sql": HAS_SQL[case], "cache": f"PAIRS_{name}"}
@@ -124,7 +124,7 @@ def load_pairs(pairs: Pairs, options: ConnectOptions, case: str) -> Iterator[Row
 
 
 def igfs_pairs(pairs: Pairs, options: ConnectOptions, use: str) -> Iterator[Row]:
-    """Compare one of `use_igfs.USES`, in a directory of its own for each tree."""
+    """Compare one of `use_igfs.USES`, in a separate directory for each tree."""
 
     def start(name: str, tree: Path) -> Variant:
         task = {**_address(options), "use": use, "tree": name}
@@ -136,7 +136,7 @@ def igfs_pairs(pairs: Pairs, options: ConnectOptions, use: str) -> Iterator[Row]
 def training_pairs(
     pairs: Pairs, options: ConnectOptions, case: Case, num_workers: str, way: str
 ) -> Iterator[Row]:
-    """Compare trainings by one of `use_training.WAYS`, each tree's in one run that has its turns."""
+    """Compare one of `use_training.WAYS`; each tree has one run that takes turns."""
     task = {
         **_address(options),
         "cache": case.cache,
@@ -152,10 +152,10 @@ def training_pairs(
 
 
 def cell_pairs(pairs: Pairs) -> Iterator[Row]:
-    """Compare how long one waits at notebooks of all trees beside the same three hosts."""
+    """Compare waiting times in notebooks of all trees with the same three hosts."""
     speeds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with cells.desks(pairs.trees, _DISK_MB, pairs.report) as (stage, kernels):
-        for turn in range(-1, pairs.turns):  # the first one carries the package to the hosts
+        for turn in range(-1, pairs.turns):  # the first turn transfers the package to the hosts
             for name in in_turn(pairs.trees, turn):
                 took = cells.start_and_stop(stage, kernels[name], "", pairs.report)
                 for figure in _WAITS if turn >= 0 else ():
@@ -183,7 +183,7 @@ def _loads(pairs: Pairs, home: Path) -> Iterator[Row]:
 
 def _uses_of_igfs(pairs: Pairs, home: Path) -> Iterator[Row]:
     for use in use_igfs.USES:
-        with nodes(home, ROOMY, pairs.report) as options:  # what another one has left makes nobody slower
+        with nodes(home, ROOMY, pairs.report) as options:  # new nodes, not slowed by data of earlier uses
             yield from igfs_pairs(pairs, options, use)
 
 

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.panel`: what a panel costs with 50 runs and 1,024 partitions, into `results/panel.json`.
+"""`python -m benchmarks.panel`: the cost of a panel with 50 runs and 1,024 partitions, into `results/panel.json`.
 
-Three nodes, ten caches of 1,024 partitions, 50 runs of two workers of which five go on, 300 records of each in igfs.
-`look` asks for all of it and makes the JSON, while something new was told by the runs that go on; `draw` is Chromium
-drawing it; `idle` is what keeping one panel fresh takes of a core while nothing happens.
+Three nodes, ten caches of 1,024 partitions, and 50 runs of two workers, five of them running, with 300 records each in
+igfs. `look` reads all data and makes the JSON after the running runs reported something new; `draw` is Chromium's
+drawing time; `idle` is the share of a core that keeps one panel up to date while nothing happens.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DRAW = """data => {
 
 
 def records(count: int) -> bytes:
-    """Make what a training has told."""
+    """Make the records of a training."""
     workers = (WorkerMeasures(1000.0, 0.1, 1e9, None, None, 0.9),) * 2
     return b"".join(
         TrainingRecord(
@@ -73,7 +73,7 @@ def records(count: int) -> bytes:
 
 @contextmanager
 def runs(home: Path, files: IgfsFileSystem) -> Iterator[list[str]]:
-    """Make runs as they look to others; gives the ids of those that go on."""
+    """Make runs as other processes see them. Yields the ids of the running ones."""
     live = []
     with ExitStack() as owned:
         for number in range(NUM_RUNS):
@@ -91,7 +91,7 @@ def runs(home: Path, files: IgfsFileSystem) -> Iterator[list[str]]:
 
 
 def looks(feed: PanelFeed, files: IgfsFileSystem, live: list[str], rounds: int) -> list[float]:
-    """Look again and again, each time after something was told; gives the times in seconds."""
+    """Look repeatedly, each time after new records. Returns the times in seconds."""
     found = []
     for number in range(rounds):
         for run_id in live:
@@ -104,7 +104,7 @@ def looks(feed: PanelFeed, files: IgfsFileSystem, live: list[str], rounds: int) 
 
 
 def idle_share(look: Callable[[], object], seconds: float) -> float:
-    """Tell how much of a core this process uses while it looks again and again as a panel does."""
+    """Return the share of a core that this process uses while it looks at a panel's interval."""
     began, cpu_began = time.monotonic(), time.process_time()
     while time.monotonic() < began + seconds:
         look()
@@ -113,7 +113,7 @@ def idle_share(look: Callable[[], object], seconds: float) -> float:
 
 
 def drawn(folder: Path, data: dict[str, Any]) -> dict[str, float]:
-    """Draw each view in a browser; gives milliseconds by view."""
+    """Draw each view in a browser. Returns milliseconds by view."""
     with browser(folder) as context:
         page = context.new_page()
         page.add_style_tag(content=joined("run_view.css", "panel.css"))
@@ -122,7 +122,7 @@ def drawn(folder: Path, data: dict[str, Any]) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, and write the table."""
+    """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -1,4 +1,4 @@
-"""`results/parallel.json`: readers side by side, each of partitions of its own, as the workers of a run are."""
+"""`results/parallel.json`: parallel readers of separate partitions, like the workers of a run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Rates:
     """Rows per second of some readers.
 
     Attributes:
-        alone: The sum of what each reads while the others wait.
-        at_once: What all read together.
-        by_cores: What this machine's cores could do at once with the processor time that a row takes alone, of the
-            reader, of the nodes and of all else that runs.
+        alone: The sum of the readers' rates when each reads alone.
+        at_once: The rate of all readers together.
+        by_cores: The limit set by this machine's cores, given the processor time per row of a reader alone,
+            including the nodes and all other processes.
     """
 
     alone: float
@@ -42,7 +42,7 @@ class _Rates:
 def run(
     options: ConnectOptions, case: Case, effort: Effort, report: Report, numbers: Sequence[int] = READERS
 ) -> list[dict[str, Any]]:
-    """Measure so many readers one after the other, and all of them at once."""
+    """Measure each number of readers, one after the other and all at once."""
     with connect(options) as client:
         cache = fill(client, case)
         try:
@@ -60,7 +60,7 @@ def _rows(
     effort: Effort,
     report: Report,
 ) -> list[dict[str, Any]]:
-    """Measure datasets, and drains: what the nodes can give to so many readers on this machine."""
+    """Measure datasets, and drains, which show what the nodes can deliver to this many readers on this machine."""
     found = {}
     for variant in _MODULES:
         with ExitStack() as ends:
@@ -118,7 +118,7 @@ def _best(readers: Sequence[Variant], effort: Effort) -> _Rates:
 
 
 def _busy_s() -> float:
-    """Return the processor time that all processes of this machine have had."""
+    """Return the processor time that all processes of this machine have used."""
     times = psutil.cpu_times()
     return float(
         times.user + times.system + times.nice + getattr(times, "irq", 0) + getattr(times, "softirq", 0)

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.partial`: nodes are lost with rows, or cut off; does anything train on a part of them unsaid?
+"""`python -m benchmarks.partial`: nodes are lost with rows or cut off; does a run silently train on a part of them?
 
-Rounds of four kinds. "killed" takes a node of an embedded cluster and brings it back empty, with a cache that keeps no
-backups; "split" pulls the cables of one or two hosts of the test bed until the nodes have given each other up, and puts
-them in again. Each comes before a start, or between two epochs of a run. A round is `silent` when fewer rows than were
-loaded were planned or read and nobody was told: that must not be. Rounds that are done count: stopped, it goes on.
+Four kinds of rounds. "killed" kills a node of an embedded cluster, which comes back empty, with a cache without
+backups. "split" pulls the cables of one or two hosts of the test bed until the nodes have lost each other, and plugs
+them in again. Each happens before a start, or between two epochs of a run. A round is `silent` if fewer rows than
+loaded were planned or read without a message: that must not happen. Completed rounds count if it is run again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KINDS = ("killed_before_start", "killed_between_epochs", "split_before_start", "
 _NODES = EmbeddedOptions(heap="256m", num_nodes=3)
 _PATIENCE_S, _SETTLED_S = 120.0, 4.0
 
-# Reads what it was given twice, as IgniteDataset does, without what TensorFlow takes to import.
+# Reads its assigned rows twice, as IgniteDataset does, without importing TensorFlow.
 SCRIPT = """
 import pathlib, sys, time
 from ignite_tf_magic.dataset.options import read_options
@@ -58,28 +58,28 @@ Round = dict[str, Any]
 
 
 class Ground:
-    """Where rounds take place: a cluster, and what happens to it."""
+    """The place of the rounds: a cluster, and operations that damage and repair it."""
 
     def load(self, cache: str, rows: int, backups: int) -> None:
         """Make a cache while the cluster is whole."""
 
     def harm(self, rng: random.Random) -> str:
-        """Lose rows; gives what was done, in words."""
+        """Lose rows. Returns a description of the damage."""
         raise NotImplementedError
 
     def mend(self) -> None:
         """Make the cluster whole for the next round."""
 
     def open(self, rng: random.Random, report: Callable[[str], None]) -> Session:
-        """Connect as a person does who knows of nothing."""
+        """Connect as a user who does not know of the damage."""
         raise NotImplementedError
 
     def go_file(self, name: str) -> str:
-        """Where workers look for the word to go on."""
+        """Return the path that workers wait for before their second epoch."""
         raise NotImplementedError
 
     def let_go(self, name: str) -> None:
-        """Let workers go on to their second epoch."""
+        """Let workers begin their second epoch."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class Killed(Ground):
 
 
 class Split(Ground):
-    """Hosts with a node each, of which one or two lose their cable for a while."""
+    """Hosts with a node each; one or two lose their cable for a while."""
 
     def __init__(self, folder: Path) -> None:
         self.stage = Stage(folder, print)
@@ -140,7 +140,7 @@ class Split(Ground):
             session.load(cache, {"x": np.arange(rows)}, backups=backups)
 
     def _config(self) -> Path:
-        self.stage.bed  # noqa: B018 - made when asked for, and its configuration with it
+        self.stage.bed  # noqa: B018 - the property makes the bed and its configuration
         return self.stage.config
 
     def harm(self, rng: random.Random) -> str:
@@ -150,7 +150,7 @@ class Split(Ground):
             host.cable_out()
         rest = [host for host in hosts if host not in self._cut]
         _wait("the nodes to give each other up", lambda: _nodes_seen(rest[0]) == len(rest))
-        time.sleep(_SETTLED_S)  # the cut-off sides do so, too
+        time.sleep(_SETTLED_S)  # the other sides lose each other too
         for host in self._cut:
             host.cable_in()
         sides = _wait("the sides to be settled", lambda: self._sides(hosts))
@@ -173,7 +173,7 @@ class Split(Ground):
         self.stage.on_cluster(forget)
 
     def open(self, rng: random.Random, report: Callable[[str], None]) -> Session:
-        """Know all nodes, in any order, or only the one that was cut off."""
+        """Connect to all nodes in any order, or only to the one that was cut off."""
         options = self.stage.bed.connect_options
         endpoints = rng.sample(options.endpoints, len(options.endpoints))
         if self._cut and rng.random() < 0.5 and _nodes_seen(self._cut[0]):
@@ -189,7 +189,7 @@ class Split(Ground):
 
 
 def _nodes_seen(host: Host) -> int:
-    """How many nodes a host's node sees; 0 when it does not answer."""
+    """Return how many nodes a host's node sees; 0 if it does not answer."""
     try:
         with connect(ConnectOptions((host.endpoint,), timeout_s=2.0)) as client:
             return len(client.nodes())
@@ -239,7 +239,7 @@ def _before_start(ground: Ground, cache: str, rng: random.Random) -> Round:
 
 
 def _between_epochs(ground: Ground, cache: str, rng: random.Random) -> Round:
-    """Half of the runs are restarted when partitions move; the others find out themselves in their second epoch."""
+    """Lose rows between two epochs. Half of the runs restart on a rebalance; the others must notice the loss."""
     said: list[str] = []
     go = f"go-{cache}-{time.time_ns()}"
     policy = rng.choice((OnRebalance.RESTART, OnRebalance.IGNORE))
@@ -280,7 +280,7 @@ def _rows_read(run: TrainingRun) -> list[int]:
 
 @contextlib.contextmanager
 def ground_for(kind: str, folder: Path) -> Iterator[Ground]:
-    """Make what rounds of a kind need."""
+    """Make the cluster for rounds of a kind."""
     place = folder / kind
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.closing(Killed(place) if kind.startswith("killed") else Split(place)) as ground:
@@ -288,7 +288,7 @@ def ground_for(kind: str, folder: Path) -> Iterator[Ground]:
 
 
 def main() -> None:
-    """Play what is missing of each kind, and write the results."""
+    """Play the missing rounds of each kind, and write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.partial", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, metavar="N", help="of each kind (20)")
     parser.add_argument("--only", choices=KINDS, action="append", metavar="KIND")

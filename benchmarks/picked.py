@@ -1,8 +1,8 @@
-"""`python -m benchmarks.picked [--rounds N]`: what nodes pick out of rows, beside rows that are sent whole.
+"""`python -m benchmarks.picked [--rounds N]`: compares fields and rows picked by nodes with whole rows.
 
-Rows of 20 fields, numbers alone and numbers with text, into `results/picked.json`: all fields, two of them out of whole
-rows, two of them by SQL, those that `fields=` chooses itself, and a hundredth of the rows by `where=`. All ways read in
-one process, in turns; the best round of each counts.
+Rows of 20 fields, numbers alone and numbers with text, into `results/picked.json`: all fields, two of them from whole
+rows, two of them by SQL, those that `fields=` picks itself, and a hundredth of the rows by `where=`. All ways read in
+one process, in turn; the best round of each counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIELDS = ("F0", "F1")
 
 
 def columns(kind: str, num_rows: int) -> dict[str, Any]:
-    """Make 20 fields: 20 numbers, or 2 and 18 texts of 100 letters."""
+    """Make 20 fields: 20 numbers, or 2 numbers and 18 texts of 100 letters."""
     random = np.random.default_rng(1)
     numbers = 20 if kind == "numbers" else 2
     found: dict[str, Any] = {f"F{n}": random.normal(size=num_rows) for n in range(numbers)}
@@ -40,7 +40,7 @@ def columns(kind: str, num_rows: int) -> dict[str, Any]:
 
 
 def ways(endpoint: Endpoint, cache: str, num_rows: int) -> dict[str, Callable[[], Source]]:
-    """Return what opens each way of reading."""
+    """Return a function for each way of reading that opens the source."""
     where = {"host": endpoint.host, "port": endpoint.port}
     limit = float(np.quantile(np.random.default_rng(1).normal(size=num_rows), 0.01))
 

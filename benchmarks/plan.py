@@ -1,4 +1,4 @@
-"""How large and how long: the full benchmark, or a quick one that only shows that everything runs."""
+"""Sizes and durations: the full benchmark, or a quick one that only shows that everything runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Effort:
     """How long to measure.
 
     Attributes:
-        seconds: Least time of the passes of one round.
+        seconds: Least duration of the passes of one round.
         rounds: How often each variant gets its turn; the best round counts.
-        trial_s: Least time to try one page or batch size.
+        trial_s: Least duration of a trial of one page or batch size.
         runs: How often a run is started for the time to its first step.
     """
 
@@ -33,9 +33,9 @@ class Plan:
 
     Attributes:
         small_rows: Cases for nodes with a modest heap.
-        other_sizes: Cases of the same rows, many more of them or fewer, for nodes with room for them.
+        other_sizes: Cases of the same rows in other numbers, for nodes with enough memory.
         large_rows: Cases for nodes with 1 GiB of heap.
-        memory: Cases of which the reader's memory is watched.
+        memory: Cases for measuring the reader's memory.
         load_rows: Rows of the loading case.
         sql_rows: Rows of the table that SQL reads.
         file_mib: Size of igfs's large file.
@@ -43,12 +43,12 @@ class Plan:
         num_hosts: Numbers of fake hosts that are reached at once.
         stream_mb: Output of one worker.
         num_lines: Lines whose age is measured when they arrive.
-        num_kills: Trainings of which a worker is killed.
+        num_kills: Trainings with a killed worker.
         num_skewed: Trainings on two workers with very different numbers of rows.
         follow_s: How long each run is followed.
         train_rows: Rows of a small net's training.
-        train_rounds: Epochs by each way.
-        num_steps: Steps of small models by each way.
+        train_rounds: Rounds of training in each way.
+        num_steps: Steps of small models in each way.
     """
 
     effort: Effort

@@ -1,8 +1,8 @@
-"""One variant in one process of its own: the harness's side and the measured side.
+"""One variant in a process of its own: the harness's side and the measured side.
 
-The process is started with a JSON object as its only argument, prepares itself and answers one line with
-what it chose. Then, for each line with a number of seconds it reads, it repeats passes for at least that
-long and answers one line with what they took. It ends with its standard input.
+The process is started with a JSON object as its only argument. It prepares itself and answers one line with
+its choices. Then, for each line with a number of seconds, it repeats passes for at least that long and answers one
+line with the measurement. It exits when its standard input closes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _END_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What passes took.
+    """The cost of some passes.
 
     Attributes:
-        seconds: Time of the passes by the wall clock.
-        cpu_s: Processor time of the whole process meanwhile.
-        peak_rss_mb: Most memory that the process ever held so far.
+        seconds: Wall-clock time of the passes.
+        cpu_s: Processor time of the whole process during them.
+        peak_rss_mb: The process's peak memory so far.
     """
 
     rows: int
@@ -45,7 +45,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Adds up what lies inside `with stopwatch:`, so that a pass can leave its preparations out."""
+    """Sums the time inside `with stopwatch:`, so that a pass can exclude its preparations."""
 
     seconds: float = 0.0
     cpu_s: float = 0.0
@@ -64,7 +64,7 @@ class VariantFailed(Exception):
 
 
 class Variant:
-    """A measured process, as the harness sees it. Use as a context manager: it ends the process."""
+    """A measured process, as the harness sees it. Leaving the context manager ends the process."""
 
     def __init__(self, name: str, argv: Sequence[str], tree: Path = _ROOT) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Variant:
         """Wait for the next line of the process.
 
         Raises:
-            VariantFailed: It ended instead; the message holds what it wrote last.
+            VariantFailed: It ended instead; the message contains its last output.
         """
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
@@ -113,7 +113,7 @@ class Variant:
         return dict(json.loads(line))
 
     def measure(self, seconds: float) -> Measurement:
-        """Let it repeat passes for at least that long."""
+        """Let the process repeat passes for at least this many seconds."""
         if self._process.stdin:
             self._process.stdin.write(f"{seconds}\n")
             self._process.stdin.flush()
@@ -121,27 +121,27 @@ class Variant:
 
 
 def python_variant(name: str, module: str, task: Mapping[str, Any], tree: Path = _ROOT) -> Variant:
-    """Start a module of this package, or of a tree's, as a variant."""
+    """Start a module of this tree's or another tree's `benchmarks` as a variant."""
     return Variant(name, [sys.executable, "-m", f"benchmarks.{module}", json.dumps(task)], tree)
 
 
 def task_of_this_process() -> dict[str, Any]:
-    """Read what the harness asks of this process."""
+    """Return the task that the harness passed to this process."""
     return dict(json.loads(sys.argv[1]))
 
 
 def tell(answer: Mapping[str, Any]) -> None:
-    """Answer one line."""
+    """Send one line to the harness."""
     print(json.dumps(answer), flush=True)
 
 
 def serve(one_pass: Callable[[Stopwatch], int], num_rows: int, chosen: Mapping[str, Any]) -> None:
-    """Answer the harness until it closes standard input.
+    """Serve the harness until it closes standard input.
 
     Args:
-        one_pass: Moves all rows once, the measured part of it inside `with stopwatch:`; gives how many
-            rows it moved.
-        num_rows: How many it must be.
+        one_pass: Moves all rows once, with the measured part inside `with stopwatch:`. Returns the number of
+            rows that it moved.
+        num_rows: The required number of rows.
         chosen: What the variant chose while it prepared itself.
     """
     tell(chosen)
@@ -150,7 +150,7 @@ def serve(one_pass: Callable[[Stopwatch], int], num_rows: int, chosen: Mapping[s
 
 
 def repeat(one_pass: Callable[[Stopwatch], int], num_rows: int, seconds: float) -> Measurement:
-    """Repeat passes for at least that long. Raises when a pass moves another number of rows."""
+    """Repeat passes for at least this many seconds. Raises if a pass moves another number of rows."""
     watch = Stopwatch()
     rows = 0
     while not rows or watch.seconds < seconds:
@@ -162,12 +162,12 @@ def repeat(one_pass: Callable[[Stopwatch], int], num_rows: int, seconds: float) 
 
 
 def best_of(candidates: Sequence[int], trial: Callable[[int], float]) -> int:
-    """Return the candidate with which a trial reaches the highest rate."""
+    """Return the candidate whose trial reaches the highest rate."""
     return max(candidates, key=trial)
 
 
 def peak_rss_mb() -> float:
-    """Most memory this process ever held, in MB of 10^6 bytes."""
+    """Return the peak memory of this process in MB (10^6 bytes)."""
     kib = _status_kib("VmHWM")
     if kib is None:  # not Linux, where the number below would also count the parent's memory
         import resource
@@ -178,7 +178,7 @@ def peak_rss_mb() -> float:
 
 
 def rss_mb() -> float:
-    """Memory this process holds now, in MB of 10^6 bytes. Linux only; elsewhere the peak."""
+    """Return the current memory of this process in MB (10^6 bytes). Linux only; elsewhere the peak."""
     kib = _status_kib("VmRSS")
     return peak_rss_mb() if kib is None else kib * 1024 / 1e6
 

@@ -1,8 +1,8 @@
 """`python -m benchmarks.random_operations [--steps N]`: the same random operations on igfs and on a local directory.
 
-Once through fsspec and once through a mount, whose files stay open, are renamed and removed meanwhile and are written
-through several handles. Each operation must come to the same on both sides: what is read, the size, or the kind of
-error; in the end all files are compared, also as another client of the cluster reads them.
+Once through fsspec and once through a mount, where open files are also renamed, removed, and written through several
+handles. Each operation must have the same result on both sides: the data, the size, or the kind of error. At the end
+all files are compared, also as another client of the cluster reads them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _LOOK_EVERY = 100
 
 
 class Different(Exception):
-    """igfs and the local directory came to something else."""
+    """Results on igfs and on the local directory differ."""
 
 
 @dataclass
 class Play:
-    """Operations of one kind, one after the other, on two sides.
+    """A sequence of operations on two sides.
 
     Attributes:
-        alike: Numbers of errors that stand for others: where a file is in the way, each has its own idea.
+        alike: Errnos that are replaced by others: file systems differ if a file is in the way.
         counts: How often each operation was done, and how often it was refused on both sides.
     """
 
@@ -59,10 +59,10 @@ class Play:
     told: list[str] = field(default_factory=list)
 
     def same(self, what: str, here: Callable[[], Any], there: Callable[[], Any]) -> bool:
-        """Do something on both sides; gives whether it was done.
+        """Do the same on both sides. Returns whether it succeeded.
 
         Raises:
-            Different: They came to something else.
+            Different: The results differ.
         """
         self.told.append(what)
         found, wanted = self._outcome(here), self._outcome(there)
@@ -76,13 +76,13 @@ class Play:
     def _outcome(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except OSError as error:  # some of fsspec's have no number
+        except OSError as error:  # some errors of fsspec have no errno
             known = [code for kind, code in _CODES.items() if isinstance(error, kind)]
             code = error.errno or (known or [0])[0]
             return ("error", self.alike.get(code, code))
 
     def path(self) -> str:
-        """Choose a path, of one to three names."""
+        """Choose a path of one to three names."""
         return "/".join(self.rng.choice(_NAMES) for _ in range(self.rng.choice([1, 1, 2, 2, 3])))
 
     def data(self) -> bytes:
@@ -95,7 +95,7 @@ def _short(outcome: Any) -> str:
 
 
 def tree_of(top: Path) -> dict[str, bytes | None]:
-    """Read all below a directory; None stands for a directory."""
+    """Return the content of a directory tree; None stands for a directory."""
     return {
         str(path.relative_to(top)): None if path.is_dir() else path.read_bytes()
         for path in sorted(top.rglob("*"))
@@ -103,10 +103,10 @@ def tree_of(top: Path) -> dict[str, bytes | None]:
 
 
 class MountPlay(Play):
-    """Operations of the system: the two sides are a mount and a directory."""
+    """Operations of the system; the two sides are a mount and a directory."""
 
     def play(self, mounted: Path, local: Path, steps: int) -> None:
-        """Do as many operations; the directories are empty."""
+        """Do this many operations, starting with empty directories."""
         self._sides = mounted, local
         self._handles: list[tuple[int, int]] = []
         for name in _NAMES[1:]:
@@ -248,10 +248,10 @@ def _read_all(handle: int, size: int, offset: int) -> bytes:
 
 
 class FsspecPlay(Play):
-    """Operations of fsspec: the two sides are igfs and fsspec's file system for local files."""
+    """Operations of fsspec; the two sides are igfs and fsspec's local file system."""
 
     def play(self, fs: Any, top: str, local: Path, steps: int) -> None:
-        """Do as many operations; both directories are empty."""
+        """Do this many operations, starting with empty directories."""
         self._sides = (fs, top), (fsspec.filesystem("file", auto_mkdir=True), str(local))
         acts: list[Callable[[], None]] = [
             *[self._pipe, self._pipe, self._write, self._write, self._append, self._append, self._fail],
@@ -312,7 +312,7 @@ class FsspecPlay(Play):
         self._both(f"open-ab {path} {len(data)}", call)
 
     def _fail(self) -> None:
-        """Only igfs keeps the old file then: nothing may have happened there."""
+        """Fail during a write, on igfs only: it must keep the old file, which the local side does not."""
         fs, top = self._sides[0]
         path = f"{top}/{self.path()}"
         if not fs.isfile(path):
@@ -393,7 +393,7 @@ class FsspecPlay(Play):
             self._both(f"rmdir {path}", lambda fs, top: fs.rmdir(f"{top}/{path}"))
 
     def _move(self) -> None:
-        """Only files, to where no directory is: of directories, each file system has its own idea."""
+        """Move a file to where no directory is; file systems differ for directories."""
         source, target = self.path(), self.path()
         (fs, top), _ = self._sides
         if fs.isfile(f"{top}/{source}") and not fs.isdir(f"{top}/{target}") and self._has_parent(target):
@@ -412,7 +412,7 @@ class FsspecPlay(Play):
             )
 
     def _transaction(self) -> None:
-        """Files of a transaction, in a directory that is there."""
+        """Write files in a transaction, in an existing directory."""
         name, data, fails = self.rng.choice(_NAMES), self.data(), self.rng.random() < 0.5
         (igfs, igfs_top), _ = self._sides
         if igfs.isdir(f"{igfs_top}/{name}"):
@@ -429,7 +429,7 @@ class FsspecPlay(Play):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Play both, write what came of them."""
+    """Play both, and write the outcome."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.random_operations", description=(__doc__ or "").partition("\n")[0]
     )
@@ -460,7 +460,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def through_fsspec(folder: Path, steps: int, seed: int) -> dict[str, Any]:
-    """Play through fsspec; gives the row of results."""
+    """Play through fsspec. Returns the row of results."""
     local = folder / "fsspec"
     local.mkdir()
     fs = IgfsFileSystem(skip_instance_cache=True)
@@ -476,7 +476,7 @@ def through_fsspec(folder: Path, steps: int, seed: int) -> dict[str, Any]:
 
 
 def through_a_mount(folder: Path, steps: int, seed: int) -> dict[str, Any]:
-    """Play through a mount; gives the row of results."""
+    """Play through a mount. Returns the row of results."""
     local, mounted = folder / "local", folder / "mounted"
     local.mkdir()
     mounted.mkdir()

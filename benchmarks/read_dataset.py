@@ -1,4 +1,4 @@
-"""Variants `dataset_*`: rows through `IgniteDataset`, iterated as a training loop does."""
+"""Variants `dataset_*`: rows through `IgniteDataset`, iterated as in a training loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SHUFFLED_ROWS = 10_000
 
 
 def scale_and_one_hot(row: Any) -> tuple[Any, Any]:
-    """Make of a digit what a model is trained with."""
+    """Convert a digit to model input."""
     return tf.cast(row["val"]["pixels"], tf.float32) / 255.0, tf.one_hot(row["val"]["label"], 10)
 
 
 def scale(row: Any) -> tuple[Any, Any]:
-    """Make of a row of numbers what a model is trained with."""
+    """Convert a row of numbers to model input."""
     value = row["val"]
     return tf.cast(tf.stack([value["x"], value["y"]]), tf.float32) / 2.0, value["n"]
 
@@ -35,7 +35,7 @@ def batches_of(dataset: Any, variant: str, batch_rows: int) -> Any:
 
 
 def counting_pass(batches: Any) -> Callable[[Stopwatch], int]:
-    """Make a pass that takes each batch and counts its rows."""
+    """Return a pass that takes each batch and counts its rows."""
 
     def one_pass(watch: Stopwatch) -> int:
         with watch:
@@ -45,7 +45,7 @@ def counting_pass(batches: Any) -> Callable[[Stopwatch], int]:
 
 
 def first_pass(task: dict[str, Any]) -> Callable[[Stopwatch], int]:
-    """Make a pass that opens the dataset anew, which is not timed, and goes through it for the first time."""
+    """Return a pass that opens the dataset anew, untimed, and reads it for the first time."""
 
     def one_pass(watch: Stopwatch) -> int:
         return counting_pass(batches_of(_open(task), task["variant"], task["batch_rows"]))(watch)
@@ -58,12 +58,12 @@ def _open(task: dict[str, Any]) -> Any:
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     if task["variant"] == "dataset_first_batch":
         one_pass = first_pass(task)
     else:
         one_pass = counting_pass(batches_of(_open(task), task["variant"], task["batch_rows"]))
-    for _ in range(2):  # the first pass learns how large the rows are
+    for _ in range(2):  # the first pass measures the row sizes
         repeat(one_pass, task["num_rows"], 0)
     serve(one_pass, task["num_rows"], {"batch_rows": task["batch_rows"]})
 

@@ -1,8 +1,8 @@
-"""Variant `drain`: the bytes of all pages into one buffer per connection, and nothing done with them.
+"""Variant `drain`: receives the bytes of all pages into one buffer per connection and ignores them.
 
-The ceiling for any reader of these pages. The requests are those of `client.owner_scan`: partition by partition
-at their owners, in pages of the sizes that a reader uses once it knows the partitions, with the same
-limits for what is under way; one connection and one thread per owner. Connections stay open.
+This is the upper limit for any reader of these pages. The requests are those of `client.owner_scan`: partition by
+partition from their owners, with the page sizes that a reader uses once it knows the partitions, and with the same
+limits for data in flight; one connection and one thread per owner. Connections stay open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Cursor:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """The request that opens a partition's cursor, and the bytes to reckon with for a page of it."""
+    """The request that opens a partition's cursor, and the expected bytes of a page."""
 
     request: Request
     page_bytes: int
@@ -67,7 +67,7 @@ class OwnerDrain:
         self._reserved_bytes = 0
 
     def drain(self) -> int:
-        """Read all partitions once; gives the number of rows."""
+        """Read all partitions once. Returns the number of rows."""
         self._waiting = deque(self._openings)
         self._open_more()
         buffer, rows, filled, remaining = self._buffer, 0, 0, 0
@@ -100,7 +100,7 @@ class OwnerDrain:
         return end - at >= min(_LENGTH.size + int(length), _MOST_HEAD_BYTES)
 
     def _read_head(self, at: int) -> tuple[_Cursor, int, int, int]:
-        """Return whose page it is, its rows, the bytes in front of the first row, and those from there on."""
+        """Return a page's cursor, its rows, the bytes before the first row, and the bytes from there on."""
         length, request_id, flags = _HEAD.unpack_from(self._buffer, at)
         if flags & ResponseFlag.ERROR:
             raise ConnectionError("the node refused a request")
@@ -149,7 +149,7 @@ def owners_of(cache: Cache, sizes: PageSizes, part: Collection[int] | None = Non
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     with connect(ConnectOptions((Endpoint(task["host"], task["port"]),))) as client:
         cache = client.cache(task["cache"])
         owners = owners_of(cache, PageSizes(known=cache.partition_stats()), task.get("part"))

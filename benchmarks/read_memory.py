@@ -1,4 +1,4 @@
-"""Watches the memory of a process that reads a large cache through `IgniteDataset`."""
+"""Measures the memory of a process that reads a large cache through `IgniteDataset`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLEAR_PEAK = "5"
 
 
 def main(task: dict[str, Any]) -> None:
-    """Read all rows several times; answer one line per pass."""
+    """Read all rows several times, and send one line per pass."""
     dataset = IgniteDataset(task["cache"], task["host"], task["port"])
     batches = batches_of(dataset, "dataset_batch", task["batch_rows"])
     base_rows = _BASE_BYTES // task["row_bytes"]
@@ -30,7 +30,7 @@ def main(task: dict[str, Any]) -> None:
 
 
 def _forget_peak() -> None:
-    """Let the peak begin anew, so that what importing TensorFlow once took does not hide what reading takes."""
+    """Reset the peak, which importing TensorFlow would otherwise determine."""
     clear = Path("/proc/self/clear_refs")
     if clear.exists():
         clear.write_text(_CLEAR_PEAK, encoding="ascii")

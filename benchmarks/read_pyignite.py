@@ -1,4 +1,4 @@
-"""Variant `pyignite`: pyignite's scan over one connection, at its best page size."""
+"""Variant `pyignite`: pyignite's scan over one connection, with its best page size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.process import Stopwatch, best_of, repeat, serve, task_of_this_p
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     client = Client()
     with client.connect(task["host"], task["port"]):
         cache = client.get_cache(task["cache"])

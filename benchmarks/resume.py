@@ -1,7 +1,6 @@
-"""`results/resume.json`: trainings of 500 steps on two workers of which one is killed at a random moment.
+"""`results/resume.json`: trainings of 500 steps on two workers, one of which is killed at a random moment.
 
-The run starts again by itself; it must come to the same number of steps, and to the loss of a training that nobody
-disturbed.
+The run restarts by itself. It must make the same number of steps and reach the loss of an undisturbed training.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from ignite_tf_magic.settings.options import ConnectOptions
 
 NUM_WORKERS, NUM_STEPS = 2, 500
 _ROWS = NUM_STEPS // 5 * 32
-_LASTS_S = 9.0  # from the first step of a training to its last, about
+_LASTS_S = 9.0  # approximate seconds from the first step of a training to its last
 _SCRIPT = Path(__file__).parent / "scripts" / "train_500.py"
 
 
 def run(options: ConnectOptions, num_rounds: int, report: Report) -> dict[str, Any]:
-    """Play so many rounds; rounds whose training ended before it was struck do not count."""
+    """Play the rounds. Rounds whose training ended before the kill do not count."""
     case = mnist(_ROWS)
     with connect(options) as client, open_session(options, report=report) as session:
         fill(client, case)
@@ -61,7 +60,7 @@ def _train(session: Session, cache: str, moment_s: float | None) -> dict[str, An
 
 
 def _strike(started: TrainingRun) -> None:
-    """Kill one of the workers, as the system does when memory runs out."""
+    """Kill one worker, as the system does when memory runs out."""
     pids = [worker.pid for worker in started.record().workers if worker.pid is not None]
     with contextlib.suppress(ProcessLookupError):
         os.kill(random.choice(pids), signal.SIGKILL)

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.resumed_loads`: one load that is killed again and again, by SIGKILL, and always gone on with.
+"""`python -m benchmarks.resumed_loads`: kills one load with SIGKILL again and again, and always resumes it.
 
-At the end every row is to be there once. A cache that looks whole before that, or has other rows then, makes it fail.
+At the end every row must be there once. A cache that looks complete earlier, or has wrong rows at the end, fails the
+benchmark.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CACHE, _ROWS = "RESUMED_LOAD", 1_000_000
 
 
 def kill(session: Session, cluster: Any, number: int, left: int, chance: random.Random) -> dict[str, Any]:
-    """Go on with the load, and kill it at an instant that nobody chose; tells how many rows are there then."""
+    """Resume the load, and kill it at a random moment. Returns the number of rows at that time."""
     there = session.client.cache(_CACHE).size() if _CACHE in session.client.cache_names() else 0
     least = there + chance.randint(1, max((_ROWS - there) // (left + 1), 1))
     kill_load(session, cluster, _CACHE, _ROWS, lambda: has_rows(session, _CACHE, least), "resume")
@@ -40,7 +41,7 @@ def kill(session: Session, cluster: Any, number: int, left: int, chance: random.
 
 
 def finish(session: Session, number: int) -> dict[str, Any]:
-    """Go on with the load to its end; tells whether every row is there once."""
+    """Resume the load to its end. Returns whether every row is there once."""
     session.load(_CACHE, {"x": np.arange(_ROWS), "y": np.zeros((_ROWS, 64), np.uint8)}, resume=True)
     check_complete(session.client, _CACHE)
     (found,) = session.query(f"SELECT COUNT(*), SUM(x), MIN(x), MAX(x) FROM {_CACHE}").rows
@@ -56,7 +57,7 @@ def finish(session: Session, number: int) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Kill the load so many times, finish it, and write what it came to."""
+    """Kill the load repeatedly, finish it, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--results", type=Path, default=tables.RESULTS)

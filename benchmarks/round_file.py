@@ -1,4 +1,4 @@
-"""Rounds that are done, one JSON object a line, in a file that several processes may append to; all of one code."""
+"""A file of completed rounds, one JSON object per line. Several processes may append; all rounds are of one code."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 
 class CodeChanged(Exception):
-    """Rounds are not all of one state of the code."""
+    """Rounds are of different versions of the code."""
 
 
 class RoundFile:
-    """The rounds of one state of the code.
+    """The rounds of one version of the code.
 
     Args:
         path: The file.
-        code_hash: Tells the hash of the code as it is now.
+        code_hash: Returns the hash of the current code.
 
     Attributes:
-        rows: The rounds that there were when they were last looked at.
+        rows: The rounds at the last read of the file.
     """
 
     def __init__(self, path: Path, code_hash: Callable[[], str]) -> None:
@@ -39,7 +39,7 @@ class RoundFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others out that share the folder; they may have added rounds meanwhile, which are in `rows` then."""
+        """Lock out other processes that share the folder, and read the rounds that they have added into `rows`."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path.parent, os.O_RDONLY)
         try:
@@ -50,13 +50,13 @@ class RoundFile:
             os.close(descriptor)
 
     def begin(self, *, anew: bool) -> None:
-        """Make sure that all rounds are of today's code.
+        """Ensure that all rounds are of the current code.
 
         Args:
             anew: Drop those that are not.
 
         Raises:
-            CodeChanged: There are such rounds, and they are not to be dropped.
+            CodeChanged: There are other rounds, and `anew` is False.
         """
         other = [row for row in self.rows if row["code_hash"] != self.code_hash]
         if other and not anew:
@@ -70,7 +70,7 @@ class RoundFile:
                 self._path.write_text("".join(map(_line, self.rows)), encoding="utf-8")
 
     def check_one_code(self) -> None:
-        """Make sure that rounds are of one code, whichever it is; raises CodeChanged."""
+        """Raise CodeChanged unless all rounds are of the same code, current or not."""
         if len(hashes := {row["code_hash"] for row in self.rows}) > 1:
             raise CodeChanged(f"rounds of different code are not summed up: {', '.join(sorted(hashes))}")
 
@@ -78,7 +78,7 @@ class RoundFile:
         """Append a round. Call it within `locked`.
 
         Raises:
-            CodeChanged: The code is not what it was when the campaign began, so nobody knows what was tested.
+            CodeChanged: The code has changed since the campaign began, so the tested version is unknown.
         """
         if self._hash_now() != self.code_hash:
             raise CodeChanged(f"the code has changed during a round: {row}")

@@ -1,4 +1,4 @@
-"""Runs that benchmarks start. Not imported by what is measured: it loads the session."""
+"""Runs that benchmarks start. Measured processes must not import it, because it loads the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 1800.0
 def run_script(
     session: Session, cache: str, script: Path, num_workers: int, arguments: tuple[str, ...]
 ) -> TrainingRun:
-    """Run a script to its end, which must be a success."""
+    """Run a script to its end. Raises if it does not succeed."""
     source = script.read_text(encoding="utf-8")
     run = session.start_run(RunRequest(cache, source, num_workers, script_name=script.stem, args=arguments))
     run.wait(_TIMEOUT_S)
@@ -23,7 +23,7 @@ def run_script(
 
 
 def check_succeeded(run: Run) -> None:
-    """Refuse a run that has not succeeded, with the words of the worker that failed first."""
+    """Raise if a run has not succeeded, with the output of the first failed worker."""
     info, failure = run.info(), run.failure()
     if info.state is not RunState.SUCCEEDED:
         words = failure_view(info, failure).text if failure else f"it is {info.state.value}"

@@ -1,10 +1,10 @@
-"""Decodes mutated pages with _rows.c as AddressSanitizer and UndefinedBehaviorSanitizer watch it.
+"""Decodes mutated pages with _rows.c under AddressSanitizer and UndefinedBehaviorSanitizer.
 
     python -m benchmarks.sanitize [--pages 200000] [--seed 0]
 
-Builds the library with both into a directory of its own, and runs this module again in a process that has them loaded.
-Its exit code is 0 when no sanitizer said anything. Every page lies in memory of just its size, so that a read of one
-byte too many is seen.
+Builds the library with both into a temporary directory, and runs this module again in a process that has them loaded.
+The exit code is 0 if no sanitizer reports anything. Every page is in memory of exactly its size, so that reading one
+byte too many is detected.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tests.protocol.pages import make_pages
 NAME = "sanitize"
 SOURCE = Path(walk_compiled.__file__).with_name("_rows.c")
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g")
-_INSIDE = "IGNITE_TF_SANITIZED"  # names the library in the process that has the sanitizers
+_INSIDE = "IGNITE_TF_SANITIZED"  # the library's path, set in the process with the sanitizers
 _PER_CORPUS, _PAGES_PER_SWEEP = 2000, 10
 
 
 def main() -> int:
-    """Run in this process what was asked for, or start the one that can."""
+    """Decode in this process, or start the one with the sanitizers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pages", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -68,21 +68,21 @@ def main() -> int:
             **os.environ,
             _INSIDE: str(library),
             "LD_PRELOAD": " ".join(runtimes),
-            "PYTHONMALLOC": "malloc",  # Python's own allocator hides where a piece ends
-            "ASAN_OPTIONS": "detect_leaks=0",  # those of the interpreter
+            "PYTHONMALLOC": "malloc",  # Python's own allocator hides the end of an allocation
+            "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter leaks
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }
         words = [sys.executable, "-m", "benchmarks.sanitize", "--pages", str(options.pages)]
         words += ["--seed", str(options.seed), "--results", str(options.results)]
         code = subprocess.run(words, env=env, check=False).returncode
-    if code:  # what was seen stands above
+    if code:  # the report was printed above
         row = {"pages": options.pages, "refused": None, "seed": options.seed, "clean": False, "seconds": None}
         tables.write(options.results, NAME, {**row, "code": _code()})
     return code
 
 
 def _code() -> str:
-    """Name the code that decodes, in C and around it."""
+    """Return the hash of the decoding code, in C and around it."""
     source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     return f"{source}-{hash_of_rooms(rooms=('protocol',))}"
 
@@ -113,14 +113,14 @@ def _decode_all(num_pages: int, seed: int) -> dict[str, Any]:
 
 
 def _exactly(data: bytes) -> memoryview:
-    """Lay bytes where memory of exactly their number was asked for."""
+    """Copy bytes into an allocation of exactly their size."""
     if not data:
         return memoryview(b"")
     return memoryview((ctypes.c_uint8 * len(data)).from_buffer_copy(data)).cast("B")
 
 
 def _measure(library: ctypes.CDLL, view: memoryview, num_rows: int) -> None:
-    """Call what looks at rows whatever their types."""
+    """Call the functions that work on rows of any type."""
     starts, hashes = np.empty(num_rows + 1, np.int64), np.empty(num_rows, np.uint64)
     library.itm_index(address_of(view), len(view), num_rows, 1, starts.ctypes.data, hashes.ctypes.data)
     library.itm_measure(page_table([Page(None, num_rows, view, False)]), 1, starts.ctypes.data)
@@ -136,11 +136,11 @@ def _decode(decoder: PageDecoder, view: memoryview, num_rows: int, layout: RowLa
 
 
 def _sweep(library: ctypes.CDLL, draw: random.Random) -> None:
-    """Feed a sweep the answers of a node in any order and in pieces, some of them mutated."""
+    """Feed a sweep a node's answers in any order and in pieces, some of them mutated."""
     sizes = np.array([draw.randint(0, 12) for _ in range(draw.randint(1, 12))], np.int64)
     expected = Expected(np.arange(len(sizes)), sizes, sizes * 10, np.full(len(sizes), 16, np.int64))
     sweep = Sweep(library, 5, expected, 7, draw.randint(1, 6), 1000, bytearray)
-    sweep.space()  # before anything has come
+    sweep.space()  # before any data has come
     sweep.requests()
     order = draw.sample(range(len(sizes)), len(sizes))
     stream = b"".join(_answer(7 + number, int(sizes[number]), draw.random() < 0.1) for number in order)
@@ -149,7 +149,7 @@ def _sweep(library: ctypes.CDLL, draw: random.Random) -> None:
         piece = stream[: draw.randint(1, 200)]
         try:
             space = sweep.space()
-        except MemoryError:  # an answer that says it has two gigabytes
+        except MemoryError:  # an answer that claims to have two gigabytes
             return
         space[: len(piece)] = piece
         sweep.received(len(piece))
@@ -194,7 +194,7 @@ def _mutated(draw: random.Random, data: bytes) -> bytes:
 
 
 def _page(draw: random.Random, library: ctypes.CDLL) -> tuple[bytes, int, RowLayout, PageDecoder]:
-    """Make rows of some layout: flat, nested or bare, of fixed and of variable fields, some of them null."""
+    """Make rows of some layout: flat, nested or bare, with fixed and variable fields, some of them null."""
     kinds = [draw.choice(_KINDS) for _ in range(draw.randint(1, 6))]
     shape, num_rows, with_nulls = (
         draw.choice(("bare", "flat", "nested")),

@@ -1,4 +1,4 @@
-"""`results/scan.json`: rows out of a cache, variant by variant, beside the drain."""
+"""`results/scan.json`: the speed of reading a cache by each variant, compared with the drain."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ VARIANTS = (
     "dataset_shuffle_batch",
 )
 BARE_VARIANTS = VARIANTS[:5]
-# What a size can make a difference to, beside the fastest of the others.
+# Variants that the size may affect, and the fastest of the others.
 SIZED_VARIANTS = ("drain", "java_3", "dataset_batch", "dataset_first_batch", "dataset_shuffle_batch")
 
 
 def variants_of(case: Case) -> tuple[str, ...]:
-    """A byte[] of 1 MiB is not scaled, and a buffer of 10,000 of them is not what anybody wants."""
+    """Return the variants for a case. A byte[] of 1 MiB is not scaled, and shuffling 10,000 of them is unrealistic."""
     return BARE_VARIANTS if case.is_bare else VARIANTS
 
 
 def run(
     options: ConnectOptions, case: Case, effort: Effort, report: Report, variants: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Load the rows of a case, measure its variants, remove the rows."""
+    """Load the rows of a case, measure its variants, and remove the rows."""
     report(f"{case.name}: loading {case.num_rows:,} rows")
     with connect(options) as client:
         fill(client, case)
@@ -76,7 +76,7 @@ def _measure(
 def measure_rounds(
     variants: Iterable[Variant], effort: Effort, report: Report = lambda _: None
 ) -> dict[str, Measurement]:
-    """Let the variants run one after another, several rounds of it; gives the best round of each."""
+    """Run the variants one after the other for several rounds. Returns the best round of each."""
     best: dict[str, Measurement] = {}
     running = list(variants)
     for number in range(effort.rounds):
@@ -109,7 +109,7 @@ def _start(
 
 
 def task_of(name: str, options: ConnectOptions, case: Case, effort: Effort) -> dict[str, Any]:
-    """Return what the process of a variant in Python is asked to do."""
+    """Return the task of a Python variant's process."""
     endpoint = options.endpoints[0]
     return {
         "variant": name,

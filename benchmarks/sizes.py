@@ -1,8 +1,8 @@
-"""`python -m benchmarks.sizes [--rounds N]`: how a start grows with the cache, into `results/sizes.json`.
+"""`python -m benchmarks.sizes [--rounds N]`: how start times grow with the cache, into `results/sizes.json`.
 
-The same rows, 10 MB, 1 GB and 4 GB of them, in caches of their own beside each other: the plan of a run and the bytes
-that this process receives for it, the time from `IgniteDataset(...)` to its first batch, and the time from a cell to
-the first step of two workers (import of TensorFlow and all). The caches take turns; the median of each counts.
+10 MB, 1 GB and 4 GB of equal rows, in separate caches: the time to plan a run and the bytes that this process receives
+for it, the time from `IgniteDataset(...)` to its first batch, and the time from a cell to the first step of two workers
+(including the import of TensorFlow). The caches take turns; the median of each counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NODES = EmbeddedOptions(heap="1g", region="4g")
 
 
 def cases(sizes_mb: tuple[int, ...]) -> list[Case]:
-    """Describe caches of about these sizes, without copies of their rows."""
+    """Describe caches of about these sizes, without backups."""
     rows = mnist(1)
     return [
         replace(rows, name=f"mnist_{size}", num_rows=size * 1_000_000 // rows.row_bytes, backups=0)
@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> None:
         with connect(options) as client:
             for case in chosen:
                 fill(client, case)
-        measure(options, chosen[0])  # imports, and what nodes do for the first time
+        measure(options, chosen[0])  # warms up imports and nodes
         rounds = [{case.name: measure(options, case) for case in chosen} for _ in range(arguments.rounds)]
     finally:
         down(home, delete_data=True)

@@ -1,4 +1,4 @@
-"""`results/skew.json`: trainings on two workers whose rows sit 10:1, 1:0 and 100:99; each row is in each epoch once."""
+"""`results/skew.json`: trainings on two workers with rows split 10:1, 1:0 and 100:99; each epoch has each row once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CACHE = "BENCH_SKEW"
 def run(
     options: ConnectOptions, num_runs: int, report: Report, ratios: Sequence[tuple[int, int]] = RATIOS
 ) -> list[dict[str, Any]]:
-    """Train so many times, by turns with each ratio, with other numbers of rows and batch sizes each time."""
+    """Train this many times, alternating between the ratios, with random numbers of rows and batch sizes."""
     counts: Counter[tuple[str, str]] = Counter()
     with connect(options) as client:
         for number in range(num_runs):
@@ -67,7 +67,7 @@ def _train(
     num_rows: int,
     batch_rows: int,
 ) -> list[dict[str, Any]] | None:
-    """Return what each worker has seen; None when they did not come to their end."""
+    """Return each worker's counts of seen rows; None if the training did not finish."""
     with tempfile.TemporaryDirectory(prefix="skew-") as scratch:
         folder = Path(scratch)
         assign(folder, options.endpoints[0], _CACHE, stats, _shares(stats, ratio, num_rows))
@@ -82,7 +82,7 @@ def _train(
 def _shares(
     stats: Mapping[int, PartitionStats], ratio: tuple[int, int], num_rows: int
 ) -> tuple[list[int], list[int]]:
-    """Deal partitions out so that the rows sit as asked, within the rows of one partition."""
+    """Assign partitions so that the rows are split in the given ratio, to within one partition."""
     first: list[int] = []
     rows = 0
     for partition in sorted(stats):

@@ -1,10 +1,10 @@
-"""Runs over links of 150 ms that lose 3 % of their packets: no line is lost or doubled, no worker starts again.
+"""Runs over links of 150 ms that lose 3 % of their packets: no line is lost or doubled, no worker restarts.
 
     python -m benchmarks.slow_links [--rounds 10]
 
-Three hosts of the test bed, each with an Ignite node; this machine reaches the sshd of each through a forwarder that
-delays and loses packets (`tests/launch/slow_link.py`). Every other run is detached. Its workers print numbered lines,
-which somebody here follows from beginning to end.
+Three hosts of the test bed, each with an Ignite node. This machine reaches each sshd through a forwarder that delays
+and loses packets (`tests/launch/slow_link.py`). Every other run is detached. Its workers print numbered lines, which
+a reader on this machine follows from beginning to end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ for number in range(int(sys.argv[1])):
 
 @contextlib.contextmanager
 def slow_links(bed: Bed, folder: Path, seed: int) -> Iterator[list[SlowLink]]:
-    """Let ignite-tf.toml of a folder reach the hosts of a bed through links of their own."""
+    """Write an ignite-tf.toml that reaches each host of a bed through its own slow link. Yields the links."""
     config, known = bed.ssh_config.read_text(), bed.known_hosts.read_text()
     with contextlib.ExitStack() as opened:
         links = []
@@ -61,12 +61,12 @@ def slow_links(bed: Bed, folder: Path, seed: int) -> Iterator[list[SlowLink]]:
 
 
 def _led_through(config: str, name: str, port: int) -> str:
-    """Have the entry of one host lead to a port here: of what is said twice, ssh takes the first."""
+    """Redirect one host's SSH entry to a local port; ssh uses the first of repeated settings."""
     return f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n" + config
 
 
 def play(bed: Bed, folder: Path, seed: int, *, detach: bool, num_lines: int = NUM_LINES) -> dict[str, Any]:
-    """Follow a run over such links; tells what came of it."""
+    """Follow a run over such links. Returns its figures."""
     began = time.monotonic()
     expected = Counter(f"line {number}" for number in range(num_lines))
     with (
@@ -99,13 +99,13 @@ def play(bed: Bed, folder: Path, seed: int, *, detach: bool, num_lines: int = NU
 
 
 def is_good(row: dict[str, Any]) -> bool:
-    """Whether a run came to its end as over any other link."""
+    """Return whether a run ended as over any other link."""
     wrong = ("restarts", "lost_lines", "doubled_lines", "unordered_workers")
     return row["state"] == "succeeded" and row["lost_packets"] > 0 and not any(row[name] for name in wrong)
 
 
 def main() -> int:
-    """Play the rounds and write what came of them; the exit code is 0 when all were good."""
+    """Play the rounds and write the results. Returns the exit code, 0 if all were good."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.slow_links", description=(__doc__ or "").splitlines()[0]
     )

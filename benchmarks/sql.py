@@ -1,4 +1,4 @@
-"""`results/sql.json`: a table of numbers, text and times to a frame, by our SQL client and by pyignite's."""
+"""`results/sql.json`: reads a table of numbers, text and times into a frame, by this SQL client and by pyignite's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROW_BYTES = 8 + 8 + 8 + 10 + 8 + 4 + 4
 
 
 def run(options: ConnectOptions, num_rows: int, effort: Effort, report: Report) -> list[dict[str, Any]]:
-    """Measure `SELECT *`; a pass of pyignite makes a DataFrame of its rows."""
+    """Measure `SELECT *`. A pass of pyignite makes a DataFrame of its rows."""
     case = Case("mixed", num_rows, _ROW_BYTES, ("A", "B", "C", "D", "E", "F"), 0, (), num_rows, 0)
     _fill(options, case)
     endpoint = options.endpoints[0]

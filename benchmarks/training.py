@@ -1,6 +1,6 @@
-"""`results/training.json`: a small convolutional net on two workers from Ignite and from local files; what we cost.
+"""`results/training.json`: a small convolutional net on two workers, from Ignite and from local files; our overhead.
 
-All ways of a table are trained in turns by the same processes; ratios are between neighbours in time.
+The same processes train in all ways of a table in turn; ratios compare adjacent trainings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCRIPT = Path(__file__).parent / "scripts" / "train_cnn.py"
 
 
 def run(options: ConnectOptions, num_rows: int, num_rounds: int, report: Report) -> list[dict[str, Any]]:
-    """Train so many times by each way, a few epochs each time."""
+    """Train `num_rounds` times in each way, a few epochs each time."""
     case = mnist(num_rows)
     with connect(options) as client, open_session(options, report=report) as session:
         fill(client, case)
@@ -38,7 +38,7 @@ def run(options: ConnectOptions, num_rows: int, num_rounds: int, report: Report)
 
 
 def _of_ignite(run: TrainingRun) -> list[Any]:
-    """Return the epochs that were read from Ignite: every other training, but for the first, which compiles."""
+    """Return the epochs read from Ignite: every other training, without the first, which compiles."""
     epochs = [record for record in run.records() if record.is_epoch and record.data_wait is not None]
     return [each for each in epochs if int(each.training.partition("-")[2]) % 2 == 1][1:]
 

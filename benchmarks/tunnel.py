@@ -1,10 +1,10 @@
-"""What --tunnel costs: all-reduce of two workers on two hosts, through SSH and without, in turns.
+"""The cost of --tunnel: all-reduce of two workers on two hosts, alternately through SSH and directly.
 
     python -m benchmarks.tunnel [--rounds 3]
 
-Hosts of the test bed, with networks of their own, on this machine: what would be two hosts, a network and the owner's
-machine share its cores, so that the ratios are worse than those of real hosts, and the network of the runs without a
-tunnel is as fast as memory. Writes `results/tunnel.json`.
+Hosts of the test bed, with separate networks, on this machine. Both hosts, the network and the owner share its cores,
+so the ratios are worse than those of real hosts, and the network without a tunnel is as fast as memory. Writes
+`results/tunnel.json`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.ssh.ssh_user import CACHE, load_numbers, settings
 
 NAME = "tunnel"
 _SCRIPT = Path(__file__).parent / "scripts" / "all_reduce.py"
-_STEPS = ((1 << 10, 200), (1 << 20, 60), (16 << 20, 6))  # bytes of the vector, how often
+_STEPS = ((1 << 10, 200), (1 << 20, 60), (16 << 20, 6))  # bytes of the vector, number of steps
 _TIMEOUT_S = 600.0
 
 
 def main() -> int:
-    """Play the rounds, show the table and write it."""
+    """Play the rounds, print the rows and write them."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tunnel", description=(__doc__ or "").splitlines()[0]
     )
@@ -76,7 +76,7 @@ def _play(session: Session, hosts: tuple[str, ...], *, tunnel: bool) -> dict[str
 
 
 def _rows(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> list[dict[str, Any]]:
-    """Ratios are those of neighbours in time; their median counts."""
+    """Return rows with the median of the ratios of adjacent runs."""
     return [
         {
             "case": f"{int(size) >> 10} KiB",

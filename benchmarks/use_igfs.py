@@ -1,6 +1,6 @@
-"""What is done with igfs by what is public; as a program, one kind of it over and over, in older trees, too.
+"""Uses igfs through its public interfaces; as a program it repeats one use, also in older trees.
 
-Started by the path of this file, so that only `ignite_tf_magic` and `benchmarks.process` are the tree's.
+It is started by the path of this file, so that only `ignite_tf_magic` and `benchmarks.process` come from the tree.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _VARIABLES = 10
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
-    os.environ["IGNITE_TF_CLUSTER"] = f"{task['host']}:{task['port']}"  # of addresses without a host
+    """Serve the harness."""
+    os.environ["IGNITE_TF_CLUSTER"] = f"{task['host']}:{task['port']}"  # for addresses without a host
     fs = fsspec.filesystem("igfs", host=task["host"], port=task["port"], skip_instance_cache=True)
     base = f"/pairs/deep/{task['tree']}"
     fs.makedirs(base, exist_ok=True)
@@ -53,21 +53,21 @@ def main(task: dict[str, Any]) -> None:
 
 
 def write(file: Any, block: bytes, num_blocks: int) -> None:
-    """Write a file that has been opened, of igfs or of TensorFlow, and close it."""
+    """Write to an open file of igfs or TensorFlow, and close it."""
     with file:
         for _ in range(num_blocks):
             file.write(block)
 
 
 def read(file: Any) -> None:
-    """Read a file that has been opened to its end, and close it."""
+    """Read an open file to its end, and close it."""
     with file:
         while file.read(BLOCK):
             pass
 
 
 def read_records(uri: str) -> None:
-    """Read as a dataset does: in C++, by the plugin."""
+    """Read as a dataset does: in C++, through the plugin."""
     import tensorflow as tf
 
     for _ in tf.data.FixedLengthRecordDataset(uri, BLOCK, buffer_size=BLOCK):
@@ -75,17 +75,17 @@ def read_records(uri: str) -> None:
 
 
 def there_and_back(fs: Any, path: str, numbers: Iterator[int]) -> None:
-    """Give a file or directory another name, and its own again."""
+    """Rename a file or directory, and rename it back."""
     other = f"{path}-{next(numbers)}"
     fs.mv(path, other)
     fs.mv(other, path)
 
 
 def _use(use: str, fs: Any, base: str) -> tuple[Callable[[], object], int]:
-    """Return a call, and how often it is made in a pass."""
+    """Return a call, and the number of calls in a pass."""
     numbers, path = itertools.count(), f"{base}/{use}"
     if use in ("stat", "create"):
-        # Which nodes have the rows of a path, and how many, is chance; of many paths it is the same for all trees.
+        # The nodes that hold a path's rows are random; with many paths, the trees are comparable.
         places = [f"{base}/{number}" for number in range(_CALLS)]
         for place in places:
             fs.makedirs(place, exist_ok=True)
@@ -125,7 +125,7 @@ def _use_of_tensorflow(use: str, uri: str, block: bytes) -> Callable[[], object]
 
 
 def _register() -> None:
-    """Let TensorFlow know igfs://, in trees of before and after the rooms were moved."""
+    """Register igfs:// with TensorFlow, in trees with the new or the old module name."""
     for name in ("ignite_tf_magic.session.registration", "ignite_tf_magic.registration"):
         try:
             import_module(name).register()

@@ -1,4 +1,4 @@
-"""Variants of `sql`: all rows of a table, by our client in several forms, or by pyignite as a DataFrame."""
+"""Variants of `sql`: reads all rows of a table, by this package in several forms, or by pyignite as a DataFrame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.process import Stopwatch, serve, task_of_this_process
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     statement = f"SELECT * FROM {task['table']}"
     if task["variant"] == "pyignite":
         _serve_pyignite(task, statement)

@@ -1,7 +1,7 @@
-"""Trains by one way of `scripts/train_cnn.py`, a turn at a time; as a program, in older trees, too.
+"""Trains in one way of `scripts/train_cnn.py`, one turn at a time; as a program, also in older trees.
 
-Started by the path of this file, so that only `ignite_tf_magic` and `benchmarks.process` are the tree's. The time is
-the chief's own, as its script measures it.
+It is started by the path of this file, so that only `ignite_tf_magic` and `benchmarks.process` come from the tree. The
+chief measures the time in its script.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAUSE_S = 0.02
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     os.environ["IGNITE_TF_CLUSTER"] = f"{task['host']}:{task['port']}"
     script, num_rows = _SCRIPT.read_text(encoding="utf-8"), int(task["num_rows"]) * _NUM_EPOCHS
     with tempfile.TemporaryDirectory() as folder, open_session(report=_say) as session:

@@ -1,4 +1,4 @@
-"""Variant `pyignite_put_all`: pyignite's put_all at its best batch size; its objects are made beforehand."""
+"""Variant `pyignite_put_all`: pyignite's put_all with its best batch size; the objects are made beforehand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 
 def pyignite_objects(case: Case, columns: dict[str, Any]) -> dict[Any, Any]:
-    """Make pyignite's objects of columns."""
+    """Make pyignite objects from columns."""
     schema = OrderedDict(pixels=ByteArrayObject, label=IntObject)
     row_type = GenericObjectMeta(type_name(case), (), {}, schema=schema)
     cells = zip(columns["pixels"], columns["label"].tolist(), strict=True)
@@ -30,7 +30,7 @@ def pyignite_objects(case: Case, columns: dict[str, Any]) -> dict[Any, Any]:
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     case = mnist(task["num_rows"])
     columns, keys = columns_of(case, 0, case.num_rows), np.arange(case.num_rows)
     rows = pyignite_objects(case, columns)

@@ -1,4 +1,4 @@
-"""Variant `put_rows`: our bulk load, from columns to confirmed rows."""
+"""Variant `put_rows`: this package's bulk load, from columns to confirmed rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 
 def check_loaded(cache: Cache, columns: dict[str, Any]) -> int:
-    """Count the rows of a cache, and compare one of them."""
+    """Check one row of a cache, and return its number of rows."""
     key = len(columns["label"]) // 2
     row = cache.get(key)
     if row is None or bytes(row.fields["pixels"]) != columns["pixels"][key].tobytes():
@@ -24,7 +24,7 @@ def check_loaded(cache: Cache, columns: dict[str, Any]) -> int:
 
 
 def main(task: dict[str, Any]) -> None:
-    """Answer the harness."""
+    """Serve the harness."""
     case = mnist(task["num_rows"])
     columns, keys = columns_of(case, 0, case.num_rows), np.arange(case.num_rows)
     with connect(ConnectOptions((Endpoint(task["host"], task["port"]),))) as client:

@@ -1,4 +1,4 @@
-"""All workers add up vectors of some sizes, as fast as it goes; the result is steps per second, by bytes."""
+"""All-reduces vectors of some sizes on all workers as fast as possible; the result is steps per second, by bytes."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 @tf.function
 def total(size):
-    """Give the sum of all workers' vectors."""
+    """Return the sum of all workers' vectors."""
     return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.ones([size])))
 
 

@@ -1,8 +1,8 @@
-"""What a worker of `faults` runs: steps in lock step with the others, as TensorFlow's are, and nothing of TensorFlow.
+"""The worker script of `faults`: synchronous steps of all workers as in TensorFlow, but without TensorFlow.
 
-Each worker listens at its address in TF_CONFIG. The first one asks all for a number at each step, adds them up,
-and keeps the sum in a row of a cache; started again, it goes on from there. What a worker has printed it also notes in
-a journal, which no fault harms.
+Each worker listens at its address in TF_CONFIG. The first one asks all others for a number at each step, adds them up,
+and keeps the sum in a row of a cache; after a restart it continues from there. A worker also writes its output to a
+journal, which no fault damages.
 """
 
 import json
@@ -17,8 +17,8 @@ from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 TOLD = json.loads(sys.argv[1])
-PEER_PATIENCE_S = 10  # without a sign of life; as TensorFlow's coordination service by default
-STEP_S = MEETING_S = 60.0  # a peer that lives may be busy
+PEER_PATIENCE_S = 10  # seconds without a sign of life, as in TensorFlow's coordination service by default
+STEP_S = MEETING_S = 60.0  # a live peer may be busy
 STORE_PATIENCE_S = 30.0
 CHECKPOINT_EACH = 5
 
@@ -28,7 +28,7 @@ class UnavailableError(Exception):
 
 
 class Journal:
-    """Prints, and notes what was printed once the write has returned."""
+    """Prints lines, and records each in the journal once the write has returned."""
 
     def __init__(self, folder, worker, generation):
         self._words = f"worker {worker} gen {generation} line"
@@ -46,7 +46,7 @@ class Journal:
 
 
 def stored(change):
-    """Do something with the row, also while nodes go and come."""
+    """Call `change` with the cache and return its result. Retry while nodes leave and join."""
     deadline = time.monotonic() + STORE_PATIENCE_S
     own = Endpoint(os.environ["IGNITE_DATASET_HOST"], int(os.environ["IGNITE_DATASET_PORT"]))
     others = [Endpoint(*each) for each in TOLD["endpoints"]]
@@ -62,7 +62,7 @@ def stored(change):
 
 
 def save(generation, step, total, *, ended=False):
-    """Keep the state, unless a later generation has kept its own."""
+    """Save the state, unless a later generation has saved its own."""
     run = os.environ["IGNITE_TF_RUN_ID"]
 
     def put(cache):
@@ -75,7 +75,7 @@ def save(generation, step, total, *, ended=False):
 
 
 def demand_signs_of_life(peer):
-    """Have a link that broke noticed, and a peer that is only slow waited for."""
+    """Detect a broken link to a peer, but wait for a slow peer."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, 2),
@@ -88,7 +88,7 @@ def demand_signs_of_life(peer):
 
 
 def lead(journal, server, num_others, generation):
-    """Take the steps: the first worker's part."""
+    """Run the first worker, which drives the steps."""
     peers = []
     deadline = time.monotonic() + MEETING_S
     while len(peers) < num_others:
@@ -97,7 +97,7 @@ def lead(journal, server, num_others, generation):
         peer.settimeout(1.0)
         stream = peer.makefile("rwb", buffering=0)
         try:
-            if stream.readline() != b"here\n":  # somebody looked whether this worker is up
+            if stream.readline() != b"here\n":  # only a check whether this worker is up
                 raise OSError
         except OSError:
             peer.close()
@@ -127,7 +127,7 @@ def lead(journal, server, num_others, generation):
 
 
 def follow(journal, address, worker):
-    """Add this worker's number at each step."""
+    """Run another worker: add its number at each step."""
     deadline = time.monotonic() + MEETING_S
     while True:
         try:
@@ -149,7 +149,7 @@ def follow(journal, address, worker):
 
 
 def main():
-    """Be one worker."""
+    """Run one worker."""
     config = json.loads(os.environ["TF_CONFIG"])
     worker, addresses = config["task"]["index"], config["cluster"]["worker"]
     addresses = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in addresses)]

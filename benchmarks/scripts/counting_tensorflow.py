@@ -1,4 +1,4 @@
-"""What `counting` does, by TensorFlow: MultiWorkerMirroredStrategy counts, checkpoints on igfs say how far it came."""
+"""Does the same as `counting` with TensorFlow: MultiWorkerMirroredStrategy counts, igfs has checkpoints."""
 
 # ruff: noqa: E402 - the journal begins before TensorFlow is there
 
@@ -21,7 +21,7 @@ num_lines = 0
 
 
 def tell(text):
-    """Print, and note what was printed once the write has returned."""
+    """Print a line, and record it in the journal once the write has returned."""
     global num_lines
     line = f"worker {WORKER} gen {GENERATION} line {num_lines} {text}\n".encode()
     num_lines += 1
@@ -51,7 +51,7 @@ if manager.latest_checkpoint:
 
 @tf.function
 def numbers_of_all():
-    """Add the numbers of all workers."""
+    """Return the sum of the numbers of all workers."""
     mine = strategy.run(lambda: tf.constant(WORKER + 1, tf.int64))
     return strategy.reduce(tf.distribute.ReduceOp.SUM, mine, axis=None)
 
@@ -69,8 +69,8 @@ if WORKER == 0:
     manager.save()
     state = {"generation": GENERATION, "step": int(step), "total": int(total), "ended": True}
     endpoints = tuple(Endpoint(*each) for each in TOLD["endpoints"])
-    # A node that was cut off may be there again, as a cluster of its own.
+    # A node that was cut off may have come back as a cluster of its own.
     with connect_to_most(ConnectOptions(endpoints=endpoints, timeout_s=3.0)) as client:
         client.cache(TOLD["cache"]).put(os.environ["IGNITE_TF_RUN_ID"], json.dumps(state))
-numbers_of_all()  # nobody leaves before the last checkpoint is there
+numbers_of_all()  # no worker leaves before the last checkpoint is written
 tell("ends")

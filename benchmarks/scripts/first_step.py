@@ -1,4 +1,4 @@
-"""What a worker of `first_step` runs: the quick start's training, as far as its first step."""
+"""The worker script of `first_step`: the quick start's training, up to its first step."""
 
 # ruff: noqa: E402 - when TensorFlow is imported is what is measured
 

@@ -1,7 +1,7 @@
-"""A client in whose graph each worker computes the gradient of its own rows, for `benchmarks.modes`.
+"""A client whose graph makes each worker compute the gradient of its own rows, for `benchmarks.modes`.
 
-The variable is on the parameter server, the sum of the gradients moves it: steepest descent over all rows, which comes
-to the same wherever they are.
+The variable is on the parameter server, and the sum of the gradients moves it: steepest descent over all rows, with
+the same result however the rows are distributed.
 """
 
 import json

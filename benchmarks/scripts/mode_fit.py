@@ -1,7 +1,7 @@
-"""A `fit` whose weights tell how often each row was trained, for `benchmarks.modes`.
+"""A `fit` whose weights show how often each row was trained, for `benchmarks.modes`.
 
-Row n moves weight n alone, towards its own target and by the same share each time, in whichever batch it is, so what
-one process comes to is known, and a row too many or too few shows.
+Row n moves only weight n, towards its own target and by the same fraction each time, in any batch. So the result of one
+process is known, and an extra or missing row is visible.
 """
 
 # ruff: noqa: ARG002 - Keras' own names
@@ -21,7 +21,7 @@ IS_ASYNC = "ps" in task().addresses
 
 
 class Made(keras.layers.Layer):
-    """Counts the steps that were made, those too that were made again and are counted once elsewhere."""
+    """Counts all executed steps, including repeated ones that other counters count once."""
 
     def build(self, shape):
         self.made = self.add_weight(shape=(), initializer="zeros", trainable=False, name="made")
@@ -33,13 +33,13 @@ class Made(keras.layers.Layer):
 
 
 def saved():
-    """The step of the last checkpoint; 0 where there is none."""
+    """Return the step of the last checkpoint; 0 without one."""
     names = tf.io.gfile.glob(f"{os.environ['IGNITE_TF_RUN_URI']}/training/fit-0/step-*.npz")
     return max((int(Path(name).stem.partition("-")[2]) for name in names), default=0)
 
 
 class Steps(keras.callbacks.Callback):
-    """Tells of steps, and lets the training last long enough to be struck, and be saved before."""
+    """Prints steps, and slows the training down until it can be struck and has been saved."""
 
     number = first = 0
     is_saved = not TOLD["is_struck"]
@@ -60,15 +60,15 @@ def example(row):
     return tf.one_hot(row["val"]["number"], TOLD["rows"]), tf.expand_dims(row["val"]["target"], -1)
 
 
-if not IS_ASYNC:  # else the chief reads all that there is, and the workers run no script
+if not IS_ASYNC:  # else the chief reads everything, and the workers run no script
     keys = IgniteDataset(TOLD["cache"]).arrays()["key"]
     print(f"KEYS {json.dumps([int(key) for key in keys])}", flush=True)
 before = saved()
 weights = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
 made = Made()
 model = keras.Sequential([keras.Input([TOLD["rows"]]), *([made] if IS_ASYNC else []), weights])
-# Batches of one worker may be of any size, and their sum is the same however they are cut; those of all workers are of
-# one size, so a mean will do.
+# The batches of one worker may have any size; with a sum, the result does not depend on it. The batches of all
+# workers have one size, so a mean suffices.
 loss = keras.losses.MeanSquaredError(reduction="sum" if IS_ASYNC else "sum_over_batch_size")
 share = TOLD["share"] / 2 * (1 if IS_ASYNC else TOLD["batch"])
 model.compile(keras.optimizers.SGD(share), loss)

@@ -1,7 +1,7 @@
 """A trainer that is started once for each worker and parameter server, for `benchmarks.modes`.
 
-What it learns is a line without noise, so whoever makes the steps, it is found. All workers wait for each other before
-the first step, so that all of them make some.
+It learns a line without noise, so the result does not depend on who makes the steps. All workers wait for each other
+before the first step, so all of them make some.
 """
 
 import json
@@ -26,7 +26,7 @@ FLAGS = tf.flags.FLAGS
 
 
 def look_often():
-    """Look each second whether the chief has made the variables, not each 30 seconds, so that rounds are short."""
+    """Look for the chief's variables every second instead of every 30 seconds, to shorten rounds."""
     begin = tf.train.SessionManager.__init__
 
     def patched(self, *args, **options):
@@ -47,7 +47,7 @@ def meet(index, num_workers):
 
 
 def tell_keys():
-    """Read this worker's rows once, in a graph of its own."""
+    """Read this worker's rows once, in a separate graph, and print their keys."""
     with tf.Graph().as_default(), tf.Session() as session:
         rows = IgniteDataset(TOLD["cache"]).batch(TOLD["rows"])
         keys = session.run(tf.data.make_one_shot_iterator(rows).get_next()["key"])

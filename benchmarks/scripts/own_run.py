@@ -1,4 +1,4 @@
-"""Own a run as far as who follows it can see: hold its lock, and write lines into its logs, until the input ends.
+"""Imitates a run's owner: holds its lock, and writes lines into its logs, until the input ends.
 
 own_run.py LOCK SECONDS_BETWEEN_LINES LOG...      with 0 it writes nothing
 """
@@ -15,7 +15,7 @@ from ignite_tf_magic.launch.lock import HeldLock
 
 
 def main(lock: str, pause: str, *logs: str) -> None:
-    """Own it."""
+    """Hold the lock and write the logs."""
     over = threading.Event()
     with ExitStack() as opened:
         opened.enter_context(HeldLock(Path(lock)))

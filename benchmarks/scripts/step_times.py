@@ -1,10 +1,10 @@
-"""Steps of small models by all workers of a run, by several ways in turns; gives milliseconds.
+"""Measures steps of small models on all workers of a run, in several ways in turn, in milliseconds.
 
     step_times.py ROUNDS STEPS
 
-Ways: `fit` is Keras' own on all workers, `mirrored` the same model of tf_keras under MultiWorkerMirroredStrategy,
-`alone` what each worker does of its rows without the others, `sum` nothing but adding up as many numbers as the model
-has. Each worker keeps to a core of its own.
+Ways: `fit` is Keras' `fit` on all workers; `mirrored` is the same model of tf_keras under MultiWorkerMirroredStrategy;
+`alone` is each worker's part without the others; `sum` only adds up as many numbers as the model has. Each worker keeps
+to a core of its own.
 """
 
 # ruff: noqa: E402 - TensorFlow makes as many threads as there are cores
@@ -92,7 +92,7 @@ def measured(widths):
     for _ in range(num_rounds + 1):
         for way, measure in ways.items():
             took[way].append(measure())
-            group.any_true(False)  # nobody is still at the way before
+            group.any_true(False)  # all workers have finished this way
     return {way: times[1:] for way, times in took.items()}  # the first round traces
 
 

@@ -1,4 +1,4 @@
-"""500 steps of a small model; ends with its steps, its loss, and what it has told. Tells when it has begun."""
+"""Trains a small model for 500 steps; the result is its steps and losses. Prints "begun" when it has begun."""
 
 # ruff: noqa: ARG002 - Keras' own names
 
@@ -14,7 +14,7 @@ STEP_S = 0.01
 
 
 class Pace(keras.callbacks.Callback):
-    """Lets the training last long enough to be struck."""
+    """Slows the training down so that it can be struck."""
 
     def on_train_begin(self, logs=None):
         print("begun", flush=True)

@@ -1,10 +1,10 @@
-"""A small convolutional net, trained by several ways in turns; gives seconds.
+"""Trains a small convolutional net in several ways in turn; the result is seconds.
 
     train_cnn.py [--turns DIR] ROUNDS EPOCHS WAY...
 
-Ways: `ignite` reads the run's cache, `tfrecord` the same rows from a file of this worker, which it writes first; both
-train on all workers. `plain` is Keras alone in this process on the file, without a word of ours. With a directory, each
-round waits until a file of its number is there, and says beside it what it took.
+Ways: `ignite` reads the run's cache; `tfrecord` reads the same rows from a file of this worker, which it writes first;
+both train on all workers. `plain` is Keras alone in this process on the file, without this package. With a directory,
+each round waits for a file with its number, and writes its time beside it.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def from_file(path):
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    options.autotune.enabled = False  # or an epoch takes once, twice or three times as long, as luck has it
+    options.autotune.enabled = False  # else epoch times vary randomly by up to three times
     records = tf.data.TFRecordDataset(str(path)).shuffle(2000).batch(BATCH // num_workers)
     return records.map(parsed, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE).with_options(options)
 

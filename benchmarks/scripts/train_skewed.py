@@ -1,7 +1,7 @@
-"""Trains on what FOLDER/worker-N.json assigns: train_skewed.py FOLDER NUM_ROWS BATCH_ROWS.
+"""Trains on the assignment in FOLDER/worker-N.json: train_skewed.py FOLDER NUM_ROWS BATCH_ROWS.
 
-Leaves in FOLDER/seen-N.json, for each epoch, how often the least and the most frequent row was trained with, over all
-workers, as the metrics of `fit` say.
+Writes to FOLDER/seen-N.json, for each epoch, how often the least and the most frequent row was trained on, over all
+workers, according to the metrics of `fit`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ignite_tf_magic.training import keras_hooks
 
 after_import("keras", keras_hooks.install_keras)
 
-import keras  # noqa: E402 - the bootstrap of a run, too, is there first
+import keras  # noqa: E402 - as in a run, hooks come before Keras
 import tensorflow as tf  # noqa: E402
 
 import ignite_tf_magic as itf  # noqa: E402

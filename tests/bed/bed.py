@@ -3,10 +3,10 @@
     with Bed.up(root_dir=tmp_path / "bed") as bed:
         bed.hosts[0].cable_out()
 
-Where root may, a host is a set of namespaces (network, processes, mounts, name); else it is an sshd on a loopback
-address, without the faults of link, power and disk. A bed outlives its maker: `Bed.at(directory)` finds it again,
-from any process, and `tear_down(directory)` leaves nothing of it. Linux only. Methods block until what they name
-has happened.
+With root privileges, a host is a set of namespaces (network, processes, mounts, name). Otherwise it is an sshd on a
+loopback address, which cannot simulate faults of the link, power and disk. A bed outlives the process that made it:
+any process can open it with `Bed.at(directory)` or remove it completely with `tear_down(directory)`. Linux only.
+Each method blocks until its effect is complete.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PROGRAM = [sys.executable, "-I", "-S", str(INSIDE)]
 
 
 class Bed:
-    """Hosts on one machine. A context manager: they end with it."""
+    """Hosts on one machine. Leaving the context manager ends them."""
 
     def __init__(self, directory: Path, facts: dict[str, Any]) -> None:
         self.directory = directory
@@ -72,19 +72,19 @@ class Bed:
         disk_mb: int = 96,
         shared_home: bool = False,
     ) -> Bed:
-        """Make a bed in a directory, in place of the one that may be there. Returns when all can be used.
+        """Make a bed in a directory and return once all hosts are usable. Replaces any bed in that directory.
 
         Args:
-            root_dir: What is in there stays afterwards, for the logs. None: a new one, which is removed.
-            kind: None means the best that this user may have.
-            restart_node: Nodes that end by themselves start again, as under a service manager.
-            shared_home: All hosts have the home of the first one, as over NFS. Namespaces only.
-            failure_detection_s: After this, nodes take one that does not answer for lost.
+            root_dir: The directory, whose content is kept afterwards, for the logs. None: a new one, which is removed.
+            kind: None means the best kind available to this user.
+            restart_node: Restart nodes that exit by themselves, as a service manager does.
+            shared_home: All hosts share the home of the first one, as over NFS. Namespaces only.
+            failure_detection_s: Nodes treat a node as lost if it does not answer for this many seconds.
         """
         directory = Path(root_dir or tempfile.mkdtemp(prefix="ignite-tf-bed-")).resolve()
         tear_down(directory)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.rmtree(directory / "hosts", ignore_errors=True)  # the logs of an earlier bed
+        shutil.rmtree(directory / "hosts", ignore_errors=True)  # logs of an earlier bed
         kind = kind or BedKind.best()
         installation = bed_ignite.installation() if ignite else None
         visible = {
@@ -118,7 +118,7 @@ class Bed:
 
     @classmethod
     def at(cls, directory: Path) -> Bed:
-        """Return the bed that was made in a directory, by whomever."""
+        """Return the bed in a directory, even if another process made it."""
         directory = directory.resolve()
         try:
             return cls(directory, json.loads((directory / BED_FILE).read_text()))
@@ -148,7 +148,7 @@ class Bed:
 
     @property
     def gateway(self) -> str:
-        """The address of the test itself, as the hosts see it."""
+        """The address of the test process, as the hosts see it."""
         return str(self._facts["gateway"])
 
     @property
@@ -189,14 +189,14 @@ class Bed:
         return pid
 
     def ssh(self, host: Host, *command: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
-        """Run a command by the system's ssh."""
+        """Run a command on a host with the system's ssh."""
         argv = ["ssh", "-F", str(self.ssh_config), host.ssh_name, *command]
         return subprocess.run(
             argv, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL
         )
 
     def add_host(self, *, wait: bool = True) -> Host:
-        """One more host, whose node joins the others."""
+        """Add a host, whose node joins the cluster."""
         host = self._plan_host()
         self._write_shared_files()
         self._lay_out(host)
@@ -235,7 +235,7 @@ class Bed:
         return self.hosts[-1]
 
     def _write_shared_files(self) -> None:
-        """The client's side, and who is who for all hosts (in place: files are bound into the hosts)."""
+        """Write the client's SSH files, and each host's /etc/hosts in place, as it is bind-mounted."""
         make_keys([host.directory / "host_key" for host in self.hosts])
         entries, known = [], []
         for host in self.hosts:
@@ -267,7 +267,7 @@ class Bed:
         argv = [find_sshd(), "-D", "-e", "-f", str(directory / "sshd_config")]
         write_private(directory / "sshd.json", json.dumps({"argv": argv, "env": {"PATH": STOCK_PATH}}))
         (directory / "passwd").write_text(with_field(Path("/etc/passwd"), self.user, 5, host.home))
-        if os.geteuid() == 0:  # a locked account is not let in by key either
+        if os.geteuid() == 0:  # sshd rejects a locked account even with a key
             write_private(directory / "shadow", with_field(Path("/etc/shadow"), self.user, 1, "*"))
         (directory / "resolv.conf").touch()
         if self.has_ignite:
@@ -341,7 +341,7 @@ _SSH_ENTRY = """Host {host.name} {host.address}
     BatchMode yes
 """
 
-# Otherwise as sshd is by itself: MaxSessions, MaxStartups, AcceptEnv.
+# All else keeps sshd's defaults: MaxSessions, MaxStartups, AcceptEnv.
 _SSHD_CONFIG = """ListenAddress {host.address}
 Port {host.ssh_port}
 HostKey "{host.directory}/host_key"
@@ -362,7 +362,7 @@ ForceCommand cd "$HOME" && exec "${{SHELL:-/bin/sh}}" -c "${{SSH_ORIGINAL_COMMAN
 
 
 def tear_down(directory: Path) -> None:
-    """End the bed in a directory, by whomever it was made and however that one ended. None there: nothing is done."""
+    """End the bed in a directory, whoever made it and however that process ended. Do nothing if there is none."""
     directory = directory.resolve()
     try:
         facts = json.loads((directory / BED_FILE).read_text())
@@ -375,7 +375,7 @@ def tear_down(directory: Path) -> None:
         if present.exists():
             subprocess.run(
                 ["ip", "link", "delete", facts["device"]], capture_output=True
-            )  # it may go by itself
+            )  # the device may already be gone
         wait_for(lambda: not present.exists(), f"{facts['device']} to go")
     else:
         wait_for(lambda: not kill_all(_loopback_processes(str(directory))), "the bed's processes to end")
@@ -385,7 +385,7 @@ def tear_down(directory: Path) -> None:
 
 
 def _loopback_processes(directory: str) -> list[int]:
-    """Those of the hosts from the leaves up: what has lost its init cannot be told from others."""
+    """Return the processes below the inits, or the inits once nothing is below. An orphan could not be identified."""
     inits = list(find_programs(None, directory))
     below = [pid for init in inits for pid in descendants(init) if is_running(pid)]
     return below or inits
@@ -406,7 +406,7 @@ def _describe(bed: Bed) -> str:
 
 
 def main() -> None:
-    """The command behind bed.sh."""
+    """Run the command behind bed.sh."""
     parser = argparse.ArgumentParser(prog="bed.sh")
     parser.add_argument("command", choices=("up", "down", "status"))
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""One host of a bed: what it is like, and what can be done to it."""
+"""One host of a bed: its properties, and the faults to inject."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class HostProcess(NamedTuple):
     """A process inside a host.
 
     Attributes:
-        pid: As the host counts.
-        marker: Of the job to which it belongs (IGNITE_TF_JOB in its environment); None: of no job.
+        pid: The process id inside the host.
+        marker: The marker of its job (IGNITE_TF_JOB in its environment), or None without a job.
     """
 
     pid: int
@@ -53,7 +53,7 @@ class HostProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class Host:
-    """One host. Its attributes stay the same over power cuts."""
+    """One host. Its attributes survive power cuts."""
 
     bed: Bed = field(repr=False)
     name: str
@@ -66,12 +66,12 @@ class Host:
 
     @property
     def directory(self) -> Path:
-        """Where the bed keeps its settings and the logs of its services."""
+        """The directory of the host's settings and service logs."""
         return self.bed.directory / "hosts" / self.name
 
     @property
     def disk(self) -> Path:
-        """The host's home as the test sees it, whether the host has power or not."""
+        """The host's home as the test sees it, even without power."""
         owner = self.bed.hosts[0] if self.bed.has_shared_home else self
         home = owner.directory / "home"
         if self.bed.kind is BedKind.LOOPBACK:
@@ -87,13 +87,13 @@ class Host:
 
     @property
     def state(self) -> str:
-        """The directory of our files there, relative to its home."""
+        """This package's state directory on the host, relative to its home."""
         name = socket.gethostname() if self.bed.kind is BedKind.LOOPBACK else self.name
         return f".local/state/ignite_tf_magic/{name.partition('.')[0]}"
 
     @property
     def python(self) -> str:
-        """The interpreter of the tests, with all that is installed in it."""
+        """The interpreter of the tests, with all installed packages."""
         return sys.executable
 
     @property
@@ -102,7 +102,7 @@ class Host:
 
     @property
     def pid(self) -> int | None:
-        """Its first process, as the test counts; None: without power."""
+        """The pid of the host's init in the test's namespace, or None without power."""
         return next(find_programs("init", str(self.bed.directory), self.name), None)
 
     @property
@@ -110,17 +110,17 @@ class Host:
         return self.run(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
 
     def service_pid(self, service: str) -> int | None:
-        """The pid of "sshd" or "node", as the host counts; None: it does not run."""
+        """Return the pid of "sshd" or "node" inside the host, or None if it is not running."""
         return self.status()["pids"].get(service)
 
     def service_log(self, service: str) -> Path:
-        """The newest log of a service, which begins with its start."""
+        """Return the newest log of a service. Each start begins a new log."""
         return self.directory / self.status()["logs"][service]
 
     # Link
 
     def cable_out(self) -> None:
-        """Take the carrier away. Nothing is sent or received, no connection is told; the host sees NO-CARRIER."""
+        """Remove the carrier: no packets pass, connections get no notice, and the host sees NO-CARRIER."""
         self._needs_namespaces("cable_out")
         ip(f"link set {self.name} down", self.bed.switch_pid)
 
@@ -131,7 +131,7 @@ class Host:
     # Power
 
     def power_off(self) -> None:
-        """End everything at once, without a last packet. The disk stays as it is."""
+        """End everything at once, without a last packet. The disk keeps its content."""
         self._needs_namespaces("power_off")
         pid = self.pid
         if pid is None:
@@ -142,7 +142,7 @@ class Host:
         ip(f"link delete {self.name}", self.bed.switch_pid)
 
     def power_on(self, *, wait: bool = True) -> None:
-        """Boot anew, under a new boot id, with sshd and the node. `wait`: until the node has joined the others."""
+        """Boot with a new boot id, sshd and the node. With `wait`, block until the node has joined the others."""
         self._needs_namespaces("power_on")
         if self.pid is None:
             self.bed.boot([self.name])
@@ -153,7 +153,7 @@ class Host:
     # Services
 
     def kill_sshd(self) -> None:
-        """SIGKILL to the listener and to all sessions."""
+        """Send SIGKILL to the listener and to all sessions."""
         self._order(sshd=False)
 
     def start_sshd(self) -> None:
@@ -161,11 +161,11 @@ class Host:
         self.await_sshd()
 
     def kill_node(self) -> None:
-        """SIGKILL; it stays dead until `start_node`, also in a bed that restarts nodes."""
+        """Send SIGKILL to the node. It stays down until `start_node`, even in a bed that restarts nodes."""
         self._order(node=False)
 
     def start_node(self, *, wait: bool = True) -> None:
-        """Start the node, unless it runs. `wait`: until it has joined the others."""
+        """Start the node unless it is running. With `wait`, block until it has joined the others."""
         if not self.bed.has_ignite:
             raise BedError("this bed was made without Ignite")
         self._order(node=True)
@@ -173,7 +173,7 @@ class Host:
             self.await_node()
 
     def await_node(self, num_nodes: int = 1) -> None:
-        """Block until the node is up and has seen at least so many nodes, itself included."""
+        """Block until the node is up and has seen at least `num_nodes` nodes, including itself."""
         self._await("node", lambda log: bed_ignite.has_joined(log, num_nodes), _NODE_PATIENCE_S)
 
     # Disk
@@ -199,9 +199,9 @@ class Host:
     def run(
         self, argv: Sequence[str], *, timeout_s: float = 30.0, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on the host, not through sshd: it works with the cable out.
+        """Run a program on the host without sshd, so it works with the cable out.
 
-        On a loopback address it is a child of the test, and what it leaves behind is not the host's.
+        On a loopback address the program is a child of the test, so `processes` does not list processes that it leaves.
         """
         env = self.bed.environment(self)
         whole = ["env", "-i", "-C", self.home, *(f"{key}={value}" for key, value in env.items()), *argv]
@@ -216,7 +216,7 @@ class Host:
         return subprocess.run(whole, capture_output=True, text=True, timeout=timeout_s, **options)
 
     def processes(self) -> list[HostProcess]:
-        """All processes of the host but the bed's own: its init, sshd with its sessions, the node."""
+        """Return the host's processes without those of the bed: its init, sshd with its sessions, and the node."""
         pid = self._living()
         if self.bed.kind is BedKind.LOOPBACK:
             proc, ours, found = "/proc", {pid}, descendants(pid)
@@ -235,7 +235,9 @@ class Host:
         try:
             argv = Path(proc, str(pid), "cmdline").read_bytes()
             environment = Path(proc, str(pid), "environ").read_bytes().split(b"\0")
-        except OSError:  # it has ended
+        except (
+            OSError
+        ):  # Write the client's SSH files, and each host's /etc/hosts in place, as it is bind-mounted.
             return None
         marks = [
             item.removeprefix(_JOB_MARKER).decode() for item in environment if item.startswith(_JOB_MARKER)
@@ -257,7 +259,7 @@ class Host:
         return json.loads((self.directory / "status.json").read_text())
 
     def want(self, **services: bool) -> int:
-        """Write down which services are to run; gives the version of what was written."""
+        """Write which services must run. Returns the version of the written file."""
         path, version = self.directory / "wanted.json", time.time_ns()
         wanted = json.loads(path.read_text())["services"] if path.exists() else {}
         for service, starts in services.items():

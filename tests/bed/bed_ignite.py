@@ -1,4 +1,4 @@
-"""The Ignite node of a bed's host: configured as on a cluster of machines, with Ignite's own ports."""
+"""The Ignite node of a bed's host, configured as on a cluster of machines, with Ignite's default ports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _XML = """<beans xmlns="http://www.springframework.org/schema/beans"
 def node_xml(
     name: str, address: str, others: Sequence[str], work: Path, failure_detection_s: float, segmentation: str
 ) -> str:
-    """Write a node's configuration. `others` are the addresses where it looks for a cluster, its own included."""
+    """Return a node's configuration. `others` are the addresses searched for a cluster, including the node's own."""
     return _XML.format(
         name=name,
         address=address,
@@ -74,18 +74,18 @@ def node_xml(
 
 
 def installation() -> Installation:
-    """Return Java and Ignite, with the archive of classes that embedded nodes use: it halves a node's start."""
+    """Return Java and Ignite with the class archive of embedded nodes, which halves a node's start time."""
     version = EmbeddedOptions().resolved_version()
     bare = Installation(find_java(version), resolve_jars(version, print))
     with tempfile.TemporaryDirectory(prefix="archive-") as home:
         quick = quickened(bare, Path(home), print)
-    # A node of a bed lives for minutes at most, of which the second compiler would take a third.
+    # A bed's node lives for minutes at most. The second JIT compiler would take a third of its processor time.
     options = (*quick.java_options, "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=64m")
     return replace(quick, java_options=options)
 
 
 def read_paths(found: Installation) -> tuple[Path, ...]:
-    """What a node reads of this machine."""
+    """Return the directories of this machine that a node reads."""
     return Path(found.java.path).resolve().parents[1], found.jars[0].parent
 
 
@@ -94,6 +94,6 @@ def command(found: Installation, config: Path) -> list[str]:
 
 
 def has_joined(log: str, num_servers: int) -> bool:
-    """Whether the node that wrote this is up and saw at least so many nodes, itself included."""
+    """Return whether the log shows that its node is up and has seen at least `num_servers` nodes, including itself."""
     sizes = [(int(version), int(servers)) for version, servers in _TOPOLOGY.findall(log)]
     return _STARTED.search(log) is not None and max(sizes, default=(0, 0))[1] >= num_servers

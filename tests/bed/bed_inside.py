@@ -1,10 +1,10 @@
 """What runs inside a test bed: its switch, and the init of each host. Standard library only; started by bed.py.
 
     switch DIR          PID 1 of the whole bed: network, mounts and all processes end with it
-    boot DIR NAME...    makes a new boot of these hosts, inside the switch's namespaces, and ends
+    boot DIR NAME...    boots these hosts inside the switch's namespaces, and exits
     init DIR NAME       PID 1 of a host: starts and kills the services that HOST/wanted.json names
 
-A host's directory is DIR/hosts/NAME; in there, `wanted.json` is written from outside and `status.json` from inside.
+A host's directory is DIR/hosts/NAME. The test writes its `wanted.json`; the init writes its `status.json`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STOCK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _PR_SET_CHILD_SUBREAPER = 36
-# A host has these for itself, empty; what the tests' Python needs is bound into them again.
+# Each host has its own, empty copies of these. Paths in them that the tests' Python needs are bind-mounted again.
 _OWN_DIRECTORIES = {
     "/tmp": 1777,
     "/var/tmp": 1777,
@@ -65,7 +65,7 @@ def _write_whole(path: Path, value: object) -> None:
 
 
 def start_switch(directory: str) -> None:
-    """Run as a child of the API: prints the switch's pid, as this namespace counts, when it can be entered."""
+    """Start the switch from the API's child process. Prints its pid in this namespace once it can be entered."""
     ready_read, ready_write = os.pipe()
     _unshare(_NEWPID | _NEWNET | _NEWNS)
     pid = os.fork()
@@ -89,7 +89,7 @@ def _exec_self(*arguments: str) -> None:
 
 
 def switch(ready: int) -> None:
-    """Reap, for ever. Power is cut by SIGKILL."""
+    """Reap ended processes forever. SIGKILL cuts the power."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.write(ready, b"1")
     os.close(ready)
@@ -111,14 +111,14 @@ def _reap() -> list[tuple[int, int]]:
 
 
 def boot(directory: str, names: list[str]) -> None:
-    """Start the inits of these hosts. The first step is the host's network, the last its init."""
+    """Start the inits of these hosts. Network setup comes first, the init last."""
     bed = json.loads((Path(directory) / BED_FILE).read_text())
     for name in names:
         home = Path(directory) / "hosts" / name / "home"
         if not bed["namespaces"]:
             _fork(lambda name=name: _exec_self("init", directory, name))
             continue
-        if not os.path.ismount(home):  # a disk survives its host's power
+        if not os.path.ismount(home):  # a disk survives a power cut
             _mount("bed-home", str(home), "tmpfs", 0, f"size={bed['disk_mb']}m,mode=700,uid={bed['uid']}")
         os.waitpid(_fork(lambda name=name: _power_on(bed, directory, name)), 0)
 
@@ -131,7 +131,7 @@ def _fork(body) -> int:
         os.setsid()
         body()
         os._exit(0)
-    finally:  # with an error
+    finally:  # only reached after an exception
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
@@ -140,7 +140,7 @@ def _fork(body) -> int:
 def _power_on(bed: dict, directory: str, name: str) -> None:
     host = bed["hosts"][name]
     _unshare(_NEWNET)
-    # The switch is PID 1 here. A constant address of the card: the neighbours' tables stay right.
+    # The switch is PID 1 here. A constant MAC address keeps the neighbours' ARP tables valid.
     _ip(f"link add name eth0 address {host['mac']} type veth peer name {name} netns 1")
     _ip(
         f"link set lo up\naddress add {host['address']}/24 dev eth0\nlink set eth0 up\n"
@@ -161,7 +161,7 @@ def _ip(commands: str) -> None:
 
 
 def _furnish(bed: dict, host: Path, name: str) -> None:
-    """Make the file system as this host sees it: its own disk, everything else of the machine to be read only."""
+    """Build the file system that this host sees: its own disk, and the rest of the machine read-only."""
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     socket.sethostname(name)
     home = f"/home/{pwd.getpwuid(bed['uid']).pw_name}"
@@ -197,7 +197,7 @@ def _is_masked(path: str) -> bool:
 
 
 def _make_read_only(writable: set[str]) -> None:
-    """A file written outside of the own disk would be on all hosts at once, which no real one is."""
+    """Make other mounts read-only: all hosts would see a file written outside a host's own disk."""
     system = ("/proc", "/dev", "/sys")
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in points:
@@ -211,9 +211,9 @@ def _make_read_only(writable: set[str]) -> None:
 
 
 class Services:
-    """The services of a host, which are what `wanted.json` says: {"sshd": 3, ...}, a number per order to start.
+    """The services of a host. `wanted.json` lists them: {"sshd": 3, ...}, with a number for each start order.
 
-    A service is started once per number; one that ends by itself stays so, unless "restart" lists it.
+    A service is started once per number. A service that exits stays down unless "restart" lists it.
     """
 
     def __init__(self, host: Path) -> None:
@@ -264,7 +264,7 @@ class Services:
         )
 
     def _kill(self, service: str) -> None:
-        """At once, and with sshd its sessions; what ran in them stays, as it does on any host."""
+        """Kill a service at once, with sshd also its sessions. Commands of the sessions survive, as on any host."""
         pids = {self._pids.pop(service)}
         if service == "sshd":
             pids |= {pid for pid, name in descendants(os.getpid()).items() if name.startswith("sshd")}
@@ -291,7 +291,7 @@ def _state(pid: int) -> str:
 
 
 def descendants(ancestor: int, proc: str = "/proc") -> dict[int, str]:
-    """The processes below one, with their names. Below 0: all of a namespace."""
+    """Return the names of the processes below one, by pid. 0 means all processes of a namespace."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for entry in Path(proc).glob("[0-9]*"):
@@ -310,10 +310,10 @@ def descendants(ancestor: int, proc: str = "/proc") -> dict[int, str]:
 
 
 def init(directory: str, name: str) -> None:
-    """Serve for ever. The loop wakes by itself only for services that are due again."""
+    """Manage a host's services forever. The loop wakes without a signal only for services due for a restart."""
     host = Path(directory) / "hosts" / name
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")  # what PID 1 is anyway
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")  # PID 1 is a subreaper anyway
     os.chdir(host)
     log = os.open(host / "init.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""What a bed asks of this machine: namespaces, network devices, processes, keys, and patience."""
+"""The bed's use of this machine: namespaces, network devices, processes, keys, and waiting."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _DISCOVERY_PORT = 47500
 
 
 class BedError(Exception):
-    """The bed cannot do what was asked; the message says why."""
+    """The bed cannot perform an operation; the message says why."""
 
 
 class BedKind(Enum):
-    """What the hosts are made of."""
+    """The technique that isolates the hosts."""
 
     NAMESPACES = "network namespaces"
     LOOPBACK = "loopback addresses"
 
     @classmethod
     def best(cls) -> BedKind:
-        """Return the kind that this user on this machine may have."""
+        """Return the best kind available to this user on this machine."""
         script = "ip link add name b type bridge && ip link add name v type veth peer name w && mount -t tmpfs t /mnt"
         flags = [f"--{name}" for name in NAMESPACES]
         try:
@@ -48,7 +48,7 @@ class BedKind(Enum):
 
 
 def kill_all(pids: Sequence[int]) -> bool:
-    """Kill what is there; tells whether there was something that had not ended (a PID 1 ends after all others)."""
+    """Kill these processes. Returns whether any was still running (a PID 1 ends after all others)."""
     found = [pid for pid in pids if is_running(pid)]
     for pid in found:
         try:
@@ -66,7 +66,7 @@ def is_running(pid: int) -> bool:
 
 
 def find_programs(program: str | None, directory: str, *rest: str) -> Iterator[int]:
-    """The bed's own programs, by their command lines: no pid is kept that the system could give to another."""
+    """Find the bed's own programs by their command lines: the system could reuse a stored pid."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             argv = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
@@ -80,7 +80,7 @@ def find_programs(program: str | None, directory: str, *rest: str) -> Iterator[i
 
 
 def claim_network(kind: BedKind) -> dict[str, Any]:
-    """A /24 that nobody on this machine uses; its numbers are also the name of the test's network device."""
+    """Choose an unused /24 network. Its numbers also name the test's network device."""
     while True:
         first, second = secrets.token_bytes(2)
         if kind is BedKind.NAMESPACES:
@@ -119,7 +119,7 @@ def ip(commands: str, namespace_of: int | None = None) -> None:
 
 
 def make_keys(paths: Sequence[Path]) -> None:
-    """Those that are missing, at the same time."""
+    """Create the missing keys in parallel."""
     makers = []
     for path in paths:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,10 +158,10 @@ def tail(log: Path) -> str:
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait as `until` does; what does not come about is a fault of the bed.
+    """Wait as `until` does, but raise BedError.
 
     Raises:
-        BedError: It has not come about.
+        BedError: The condition did not become true in time.
     """
     try:
         until(condition, timeout_s, what)

@@ -11,7 +11,7 @@ from tests.bed.bed import Bed, BedKind
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory) -> Iterator[Bed]:
-    """Three hosts without Ignite, made of namespaces. A test leaves them as they were."""
+    """Yield three namespace hosts without Ignite. A test must leave them as it found them."""
     if BedKind.best() is not BedKind.NAMESPACES:
         pytest.skip(f"no faults of link, power and disk on {BedKind.best().value}")
     with Bed.up(ignite=False, root_dir=tmp_path_factory.mktemp("machines")) as bed:

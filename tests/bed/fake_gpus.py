@@ -1,4 +1,4 @@
-"""GPUs that are not there: an nvidia-smi that lists some, in the form of the real one."""
+"""Fake GPUs: an nvidia-smi that lists some, in the real one's output format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def make_nvidia_smi(folder: Path, num_gpus: int) -> Path:
-    """Make a program that answers the query of the agents, and no other; gives its directory, for PATH."""
+    """Make a program that answers only the agents' query. Returns its directory, for PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = "".join(f"{index}, GPU-{index:08x}, NVIDIA Test, 81559\\n" for index in range(num_gpus))
     query = "--query-gpu=index,uuid,name,memory.total --format=csv,noheader,nounits"

@@ -1,4 +1,4 @@
-"""Wheels of a module each, made by the tests themselves, so that nothing has to be fetched."""
+"""Tiny wheels with one module each, built by the tests, so that tests download nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAG = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-no
 def make_wheel(
     folder: Path, name: str, code: str = "", *, version: str = "1.0", requires: Sequence[str] = ()
 ) -> Path:
-    """Make a distribution with one module; `tell-NAME` is a program that calls its function `main`."""
+    """Make a distribution with one module. Its program `tell-NAME` calls the module's function `main`."""
     folder.mkdir(exist_ok=True)
     about = f"{name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
@@ -32,7 +32,7 @@ def make_wheel(
 
 
 def make_index(folder: Path, **modules: str) -> Path:
-    """Fill a directory with wheels of modules, by their code, and of what this package adds to environments."""
+    """Fill a directory with wheels of modules, given their code, and of the packages added to every environment."""
     for name, code in {"numpy": "", "fsspec": "", **modules}.items():
         make_wheel(folder, name, code)
     return folder

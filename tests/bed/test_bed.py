@@ -1,4 +1,4 @@
-"""The bed does to its hosts what it says, and nothing of it stays behind."""
+"""The bed injects the faults that it documents, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ssh_session(bed: Bed, host: Host, command: str) -> Iterator[subprocess.Popen
 
 
 def left_on_server(host: Host, words: str = "sleep 3600") -> list[str]:
-    """Start a daemon on the host and give its command line as `processes` tells it."""
+    """Start a daemon on the host and return its command line as `processes` reports it."""
     started = host.bed.ssh(host, f"IGNITE_TF_JOB=job-1 setsid {words} </dev/null >/dev/null 2>&1 &")
     assert started.returncode == 0, started.stderr
     until(lambda: words in argvs(host), what="the daemon, no longer `setsid` or a shell")
@@ -60,7 +60,7 @@ def has_carrier(host: Host) -> bool:
 
 
 def is_quiet(link: socket.socket | IO[bytes], for_s: float) -> bool:
-    """Whether the other side neither sends nor ends the connection."""
+    """Return whether the other side neither sends nor closes the connection."""
     return select.select([link], [], [], for_s)[0] == []
 
 
@@ -151,7 +151,7 @@ def test_a_connection_outlives_a_pulled_cable(machines):
         host.cable_out()
         assert not has_carrier(host)
         before = b""
-        while not is_quiet(session.stdout, 0.5):  # what was under way
+        while not is_quiet(session.stdout, 0.5):  # data that was in flight
             before += (line := session.stdout.readline())
             assert line, "the connection has ended"
         assert select.select([session.stdout], [], [], 3.0)[0] == []
@@ -207,7 +207,7 @@ def test_loopback_hosts_tell_what_they_cannot(loopback):
             getattr(loopback.hosts[0], fault)()
 
 
-# Nothing stays
+# Nothing is left behind
 
 
 def namespaces(kind: str) -> set[Path]:
@@ -221,7 +221,7 @@ def namespaces(kind: str) -> set[Path]:
 
 
 def traces(bed: Bed) -> Callable[[], list[str]]:
-    """What there is of a bed on this machine, to be asked while it is up and again afterwards."""
+    """Return a function that lists all traces of a bed on this machine. Call it while the bed is up and afterwards."""
     device = Path("/sys/class/net", bed._facts.get("device", "none"))
     kinds = ("net", "mnt", "pid") if bed.kind is BedKind.NAMESPACES else ()
     pids = [host.pid for host in bed.hosts]
@@ -285,7 +285,7 @@ def test_two_beds_at_once_know_nothing_of_each_other(any_bed, tmp_path):
     assert any_bed.ssh(any_bed.hosts[0], "true").returncode == 0
     with pytest.raises(BedError, match="there is no bed"):
         Bed.at(tmp_path)
-    tear_down(tmp_path)  # a second time: nothing to do
+    tear_down(tmp_path)  # a second call does nothing
 
 
 def test_a_bed_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Ignite on the bed: nodes come and go with what is done to their hosts."""
+"""Ignite on the bed: nodes leave and join as their hosts fail and recover."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bed(tmp_path_factory) -> Iterator[Bed]:
 
 
 def await_servers(bed: Bed, at: int, expected: set[str]) -> None:
-    """Until the node of a host counts these hosts' nodes, and only them, as its cluster."""
+    """Wait until a host's node sees exactly these hosts' nodes as its cluster."""
 
     def seen() -> set[str]:
         with connect(ConnectOptions(endpoints=(bed.hosts[at].endpoint,))) as client:
@@ -40,7 +40,7 @@ def test_each_host_has_a_node_and_a_host_can_be_added(bed):
     added = bed.add_host()
     assert added.name == "bed4"
     await_servers(bed, 0, {"bed1", "bed2", "bed3", "bed4"})
-    with connect(bed.connect_options) as client:  # while partitions move, some rows are counted twice
+    with connect(bed.connect_options) as client:  # rows of moving partitions are counted twice
         until(lambda: client.cache("ROWS").size() == 100, what="100 rows")
     if bed.kind is BedKind.NAMESPACES:
         assert bed.ssh(added, "getent hosts bed1").stdout.split()[0] == bed.hosts[0].address
@@ -68,7 +68,7 @@ def test_a_host_that_is_cut_off_is_missed_and_comes_back(bed):
     host.cable_out()
     await_servers(bed, 0, {"bed1", "bed3"})
     host.cable_in()
-    # It may have ended, and been started again; or it has become a cluster of its own, and stays so.
+    # The node may have exited and been restarted, or it may have formed its own cluster, which would persist.
     host.kill_node()
     host.start_node()
     await_servers(bed, 0, {"bed1", "bed2", "bed3"})

@@ -1,4 +1,4 @@
-"""What Java has put into a cluster, and what it is in every way in and out: the table of docs/types.md."""
+"""Reads and writes the values that Java stored in a cluster in every way; makes the table of docs/types.md."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 SOURCE = Path(__file__).parent / "java" / "FillTypes.java"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "types.md"
-# Each connection takes 2 MiB of a node beside its heap, of as much as the heap at most; datasets keep theirs for 10 s.
+# Each connection takes 2 MiB of direct memory, limited to the heap size. Datasets keep connections for 10 s.
 HEAP = "1g"
 PLACES = ("value", "key", "field", "nested", "elements")
 _ARRAY_NAMES = {
@@ -75,7 +75,7 @@ _ITEMS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A type, and the values of it that Java has put: as Java tells them, in the words of `described`."""
+    """A type, and the values of it that Java stored, in the form that `described` returns."""
 
     name: str
     is_key: bool
@@ -91,7 +91,7 @@ class Case:
 
 
 class Java:
-    """The program of FillTypes.java, which has filled the caches."""
+    """The running program of FillTypes.java, which has filled the caches."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         command = [*java_command(print, SOURCE), f"{endpoint.host}:{endpoint.port}"]
@@ -104,7 +104,7 @@ class Java:
         self.cases = [Case(name, kind == "value", values) for _, name, kind, values, _ in told]
 
     def check(self) -> dict[str, str | None]:
-        """Have Java compare the rows of BACK with what it has put: None, or what differs."""
+        """Have Java compare the rows of BACK with what it stored. Returns per key the difference, or None."""
         assert self._process.stdin is not None
         self._process.stdin.write("check\n")
         self._process.stdin.flush()
@@ -125,7 +125,7 @@ class Java:
 
 
 def described(value: Any, above: tuple[Any, ...] = ()) -> Any:
-    """Tell what a value is, as FillTypes.java does: its Java type and all of it."""
+    """Describe a value as FillTypes.java does: its Java type and its complete content."""
     for up, each in enumerate(above, 1):
         if each is value and isinstance(value, BinaryObject | list):
             return ["above", up]
@@ -201,7 +201,7 @@ def _other(value: Any) -> Any:
 
 
 def alike(found: Any, told: Any) -> bool:
-    """Whether two descriptions are of the same value; sets and HashMaps have no order."""
+    """Return whether two descriptions are of the same value; sets and HashMaps have no order."""
     return bool(_sorted(found) == _sorted(told))
 
 
@@ -216,7 +216,7 @@ def _sorted(told: Any) -> Any:
     return each
 
 
-# What is another thing than Java's, and why.
+# The accepted differences from Java's values, and their reasons.
 _SERIALISED = "refused: serialised by Java, which alone can read it"
 _RAW = "as `BinaryObject`: `raw` holds the bytes of the class's own form"
 _AS_OBJECTS = "as Object[]: the node converts it"
@@ -229,7 +229,7 @@ _REASONS = {
     "rows differ in": "refused: rows of several types",
     "outside of September 1677": "refused: some of the values are not between 1677 and 2262",
     "which has no text": "-",
-    "and there is none; ": "-",  # an object, which is its fields
+    "and there is none; ": "-",  # an object, which is read as its fields
     "whose names the cluster does not know": "refused: an enum without names",
     "which is not registered in the cluster": "refused: the cluster does not tell Ignite's own types",
     "another type in": "refused: rows of several types",
@@ -240,10 +240,10 @@ _UNIX_DAY_MS = 86_400_000
 
 
 def measured(client: Client, options: ConnectOptions, java: Java) -> str:
-    """Read all in every way, write it back and have Java compare it; gives the document.
+    """Read all values in every way, write them back and have Java compare them. Returns the document.
 
     Raises:
-        AssertionError: A value is another one than Java put, and nothing says so.
+        AssertionError: A value silently differs from Java's.
     """
     sql, cells = SqlClient(options), {}
     for case in java.cases:
@@ -265,7 +265,7 @@ def measured(client: Client, options: ConnectOptions, java: Java) -> str:
 
 
 def values_at(client: Client, case: Case, place: str) -> list[Any]:
-    """Return the values of a place as the client reads them; of keys and their values in no order."""
+    """Return the values of a place as the client reads them. Bare keys and values are in no particular order."""
     if place in ("key", "value"):
         rows = list(all_rows(client.cache(case.plain)))
         if not case.is_key:
@@ -294,7 +294,7 @@ def _scan_cell(client: Client, case: Case, place: str) -> str:
 
 
 def _how(value: Any, told: Any) -> str | None:
-    """Tell how a value is the one that Java put; None if it is another one."""
+    """Say how exactly a value matches Java's. Returns None if it is another value."""
     found = _with_classes(described(value))
     if alike(found, told):
         return "exact"
@@ -306,7 +306,7 @@ def _how(value: Any, told: Any) -> str | None:
 
 
 def _with_classes(told: Any) -> Any:
-    """Name the classes of arrays."""
+    """Replace type ids of arrays by class names."""
     if isinstance(told, dict):
         return {key: _with_classes(each) for key, each in told.items()}
     if not isinstance(told, list):
@@ -328,7 +328,7 @@ def _classless(told: Any) -> Any:
 
 
 def _write(client: Client, case: Case, place: str) -> str:
-    """Write what was read under other keys, "type/place/number"; of a row one field, so that its schema is new."""
+    """Write the values back under keys "type/place/number". Of a row, write one field, to get a new schema."""
     back = client.cache("BACK")
     found = values_at(client, case, place)
     rows = {int(number): row for number, row in all_rows(client.cache(case.rows))}
@@ -378,7 +378,7 @@ def _sql_cell(sql: SqlClient, case: Case, place: str) -> str:
 
 
 def _loose(value: Any) -> Any:
-    """Describe a value of SQL or of a dataset."""
+    """Describe a value from SQL or a dataset without its Java type."""
     if isinstance(value, np.datetime64):
         return ["instant", str(value.astype("M8[us]"))]
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
@@ -387,7 +387,7 @@ def _loose(value: Any) -> Any:
 
 
 def _loosely(told: Any) -> Any:
-    """Leave out what Python's own types do not tell."""
+    """Leave out what Python's own types cannot express."""
     if isinstance(told, dict):
         return {key: _loosely(each) for key, each in told.items()}
     if not isinstance(told, list) or not told:
@@ -457,7 +457,7 @@ def _text_cell(endpoint: Endpoint, case: Case, place: str) -> str:
     )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other fields that are left out
+            warnings.simplefilter("ignore")  # other fields that are left out
             batches = list(Batches(options, 64, 0, None, EqualSteps.PAD))
     except IgniteTfError as error:
         return _reason(error)
@@ -470,7 +470,7 @@ def _text_cell(endpoint: Endpoint, case: Case, place: str) -> str:
 
 
 def _text_of(told: Any) -> str:
-    """What `value_texts.text_of` is to give for a value of Java's."""
+    """Return the text that `value_texts.text_of` must produce for Java's value."""
     kind, value = told[0], told[-1]
     if kind in ("date", "timestamp"):
         return str(np.datetime64(told[1], "ms")) + f"{told[2] if kind == 'timestamp' else 0:06d}"
@@ -490,7 +490,7 @@ def _text_of(told: Any) -> str:
 
 
 def _listed(item: Any) -> Any:
-    """A dataset's value, its reals by what they are made of."""
+    """Return a dataset's value as lists, with floating-point numbers as hexadecimal bits."""
     if isinstance(item, tuple):
         return [_listed(each) for each in item]
     array = np.asarray(item)
@@ -504,7 +504,7 @@ def _listed(item: Any) -> Any:
 
 
 def _as_item(told: Any) -> Any:
-    """What a dataset is to give for a value of Java's."""
+    """Return the value that a dataset must have for Java's value."""
     kind = told[0]
     if kind == "map":
         return [_as_item(["collection", "", list(each)]) for each in zip(*told[2], strict=True)]
@@ -528,7 +528,7 @@ def _as_item(told: Any) -> Any:
 
 
 def _nulls(batch: dict[str, Any], place: str) -> Iterator[bool]:
-    """What tells of a field whether it is null, if there is anything."""
+    """Yield a field's null flags, if the batch has any."""
     if place in ("field", "nested"):
         within = batch["val"]["nested"] if place == "nested" else batch["val"]
         yield from within.get(f"{'inner' if place == 'nested' else 'field'}_is_null", ())

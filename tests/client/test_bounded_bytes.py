@@ -1,4 +1,4 @@
-"""Rows of 1 MiB do not halt nodes with a heap of 512 MB, however they lie."""
+"""Rows of 1 MiB do not halt nodes with a heap of 512 MB, however they are distributed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def small_nodes(tmp_path_factory):
 
 
 def keys_of(cache, sizes):
-    """Read the whole cache owner by owner and give all keys."""
+    """Read the whole cache owner by owner and return all keys."""
     baseline = cache.baseline()
     scan = cache.scan(sorted(baseline.owners, key=lambda p: baseline.owners[p]), sizes, baseline)
     keys = []
@@ -56,7 +56,7 @@ def assert_alive(cluster):
 
 
 def test_one_percent_of_large_rows_clustered_together(small_nodes):
-    """99 % rows of 100 bytes; 1 % of 1 MiB that all lie in 5 of 1024 partitions."""
+    """99 % of the rows have 100 bytes; the 1 % of 1 MiB are all in 5 of 1024 partitions."""
     large = [p + 1024 * k for p in range(500, 505) for k in range(40)]
     with connect(small_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("CLUSTERED"))
@@ -76,7 +76,7 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
 
 @pytest.mark.nightly
 def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
-    """Small rows alone are read by large pages the first time, and by small ones beside a cache of large rows.
+    """The first reading of small rows uses large pages, but small pages if a cache of large rows shares the nodes.
 
     Nightly. Shorter:
     tests/client/test_page_sizes.py::test_a_region_with_room_for_larger_rows_is_read_carefully
@@ -90,7 +90,7 @@ def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
     with connect(small_nodes.connect_options) as client:
         until(
             lambda: max(use.used_bytes for use in region_use(client)) < 24 << 20, 60
-        )  # of caches destroyed before
+        )  # memory of destroyed caches
         cache = client.create_cache(CacheConfig("SMALL"))
         put_all(cache, [(key, b"x" * 100) for key in range(100_000)])
         assert sorted(keys_of(cache, PageSizes())) == list(range(100_000))
@@ -120,7 +120,7 @@ def test_a_thousand_rows_of_one_mib(small_nodes):
 
 
 def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
-    """Each page asked for after an oversized one has fewer rows; no row comes twice or not at all."""
+    """After an oversized page, each requested page has fewer rows; every row comes exactly once."""
     cache = client.create_cache(CacheConfig("OVERSIZED"))
     partition = 7
     keys = [partition + 1024 * n for n in range(64)]

@@ -1,4 +1,4 @@
-"""What is noted of caches: it outlives colliding writers, and tells a load that ended from others."""
+"""Facts recorded about caches survive concurrent writers, and separate finished loads from others."""
 
 from __future__ import annotations
 

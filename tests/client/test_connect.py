@@ -1,4 +1,4 @@
-"""Ways not to reach a cluster, each with an error that says what to do; and TLS with passwords."""
+"""Failing connections, each with an error that says what to do; and TLS with passwords."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def options(port: int, **more) -> ConnectOptions:
 
 @contextmanager
 def listener(answer: bytes | None):
-    """Something that listens and is no Ignite node: answers with bytes, or hangs up when None."""
+    """Listen as something that is not an Ignite node: answer with bytes, or close the connection if None."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -93,7 +93,7 @@ def test_every_endpoint_is_tried_and_named(ignite):
 
 
 def test_a_closed_client_keeps_no_connection(ignite):
-    """One that comes back late, as of a scan that is collected after its client, is closed; no other is opened."""
+    """A connection returned after the close, as by a scan collected late, is closed; none is opened."""
     client = connect(ignite.connect_options)
     channel = client.router.open_to(client.router.nodes()[0])
     client.close()
@@ -144,7 +144,7 @@ def test_a_configuration_comes_back_whole(client):
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory):
-    """One node with TLS, client certificates wanted, and passwords."""
+    """One node with TLS, requested client certificates, and passwords."""
     folder = tmp_path_factory.mktemp("secured")
     home = tmp_path_factory.mktemp("secured-home")
     home.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Apache's own client over our connections."""
+"""pyignite, Apache's own client, over this package's connections."""
 
 from __future__ import annotations
 

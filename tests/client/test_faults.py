@@ -1,4 +1,4 @@
-"""A node dies in the middle: all rows once where backups exist, else an error that names what is lost."""
+"""A node dies during a read: with backups every row comes once, else an error names the lost partitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = 20_000
 
 @pytest.fixture
 def loaded(own_nodes):
-    """Three nodes with a cache that keeps a backup and one that does not."""
+    """Three nodes with one cache that keeps a backup and one without backups."""
     with connect(own_nodes.connect_options) as client:
         for name, backups in (("SAFE", 1), ("BARE", 0)):
             encoder = RowEncoder(name, {"x": np.arange(ROWS, dtype=np.int32)}, np.arange(ROWS))
@@ -37,7 +37,7 @@ def loaded(own_nodes):
 
 
 def kill(cluster, client, node_id):
-    """SIGKILL the node with that id; gives its number."""
+    """Send SIGKILL to the node with that id. Returns its index."""
     port = next(n.endpoints[0].port for n in client.nodes() if n.node_id == node_id)
     node = next(n for n in cluster.nodes if n.port == port)
     os.kill(node.pid, signal.SIGKILL)
@@ -49,12 +49,12 @@ def keys_on(page):
 
 
 def first_reading(cache):
-    """Nothing is known: short pages, several for each partition."""
+    """Return sizes of a first reading: short pages, several per partition."""
     return PageSizes(4)
 
 
 def later_reading(cache):
-    """The partitions were measured: they are swept, one page each."""
+    """Return sizes of measured partitions, which are swept with one page each."""
     return PageSizes(known=cache.partition_stats())
 
 
@@ -80,7 +80,7 @@ def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
 
 @pytest.mark.nightly
 def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
-    """The page size is 1, so that the kill hits a partition of which some rows were delivered.
+    """The page size is 1, so the kill hits a partition from which some rows were already delivered.
 
     Nightly. Shorter: test_with_a_backup_every_row_arrives_once
     """
@@ -143,14 +143,14 @@ def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
 
 
 def restart(cluster, index):
-    """Kill a node, and start it again under the same ports and with its disk."""
+    """Kill a node and start it again with the same ports and disk."""
     os.kill(cluster.nodes[index].pid, signal.SIGKILL)
     until(lambda: status(cluster.home).deaths(), 60)
     return ensure_up(home=cluster.home).cluster
 
 
 def read_while_nodes_restart(cluster, client, cache, rounds=1):
-    """Read a cache whose nodes are restarted one after the other; gives the keys that came."""
+    """Read a cache while its nodes are restarted one after the other. Returns the keys that were read."""
     baseline = cache.baseline()
     scan = cache.scan(sorted(baseline.owners), PageSizes(4), baseline)
     keys, restarts = [], [index for _ in range(rounds) for index in range(len(cluster.nodes))]
@@ -164,7 +164,7 @@ def read_while_nodes_restart(cluster, client, cache, rounds=1):
 
 @pytest.mark.parametrize("num_nodes", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_nodes_that_restart_one_after_the_other_lose_no_row_on_disk(new_cluster, num_nodes):
-    """Each has another id afterwards, so that more of them have left than there are backups.
+    """Each restarted node has a new id, so more node ids have left than there are backups.
 
     Nightly. Shorter: the same with two nodes
     """
@@ -203,7 +203,7 @@ def test_a_node_killed_during_the_load_loses_no_row(loaded):
 
 @pytest.mark.nightly
 def test_a_node_that_is_starting_is_not_there_yet(own_nodes):
-    """It listens before it has joined the others, and refuses who comes then: the next time it may not.
+    """A starting node listens before it joins the others, and rejects clients until then.
 
     Nightly. No shorter one: only a node that is starting gives this answer.
     """
@@ -231,7 +231,7 @@ def test_a_node_that_is_starting_is_not_there_yet(own_nodes):
 
 
 def test_a_load_waits_for_a_node_that_is_listed_though_it_does_not_answer(ignite, monkeypatch):
-    """As one that was killed is until the others have noticed; it comes back here, as nothing else ends the list."""
+    """A killed node stays listed until the others notice. Here it answers again after some attempts."""
     refused = []
     open_to = Router.open_to
 

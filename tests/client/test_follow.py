@@ -1,4 +1,4 @@
-"""A cache is followed on real nodes: what is there, what comes, and what a stream of changes has missed."""
+"""Following a cache on real nodes: existing rows, new rows, and changes that a stream missed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows_of(followed):
 
 
 def take_until(pages, is_enough):
-    """Collect rows until there are enough of them; gives them in the order they came."""
+    """Collect rows until `is_enough` accepts them. Returns them in arrival order."""
     found = []
     for followed in pages:
         found += rows_of(followed)
@@ -62,7 +62,7 @@ def take_until(pages, is_enough):
 
 
 def take_all(pages):
-    """Collect rows until nothing comes any more."""
+    """Collect rows until no more come."""
     found = []
     for followed in pages:
         if not followed.page.num_rows:
@@ -84,7 +84,10 @@ def test_what_is_there_comes_first_and_then_what_is_put(cache):
 
 
 def test_one_node_tells_of_all(client, partitioned):
-    """And with the bytes that a scan has; the test above would not notice, as a new stream begins with a scan."""
+    """One node reports the changes of all nodes, byte for byte like a scan.
+
+    The test above would not notice a failure, because a new stream begins with a scan.
+    """
     streams = [
         EventStream(client.router.open_to(node), partitioned.cache_id, 1 << 20) for node in client.nodes()
     ]
@@ -168,7 +171,7 @@ def test_a_cache_that_is_made_anew_is_followed_on_and_one_that_is_gone_is_an_err
 
 
 def test_it_goes_on_after_a_key(own_node):
-    """On nodes of its own: caches that others make end the stream, and the cache is looked through again."""
+    """It has its own node: caches made by other tests end the stream, and the cache is scanned again."""
     with connect(own_node.connect_options) as client:
         cache = client.create_cache(CacheConfig("FOLLOWED"))
         cache.put_all(dict.fromkeys(range(1, 101), "x"))
@@ -230,14 +233,14 @@ with connect(ConnectOptions(endpoints=endpoints)) as client:
 
 
 def start_writer(cluster, count):
-    """Put rows in another process, 50 by 50."""
+    """Put rows from another process, 50 at a time."""
     ports = [str(node.port) for node in cluster.nodes]
     command = [sys.executable, "-c", PUT_ROWS, str(count), *ports]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def kill(cluster, client, teller, *, is_it):
-    """SIGKILL the node that tells of changes, or another one."""
+    """Send SIGKILL to the node that reports changes (`is_it`) or to another one."""
     node = next(node for node in client.nodes() if (node.node_id == teller) == is_it)
     victim = next(n for n in cluster.nodes if n.port == node.endpoints[0].port)
     os.kill(victim.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A cache is followed in every order of changes, pages and lost streams that hypothesis finds; nodes give few."""
+"""Following a cache in the orders of changes, pages and lost streams that hypothesis finds. Real nodes produce few."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE, KEYS, PARTITIONS = "node", 6, 3
 
 
 class World:
-    """A cache, its changes, and streams that tell of them until they end."""
+    """A cache, its changes, and streams that report them until they end."""
 
     def __init__(self, seed, num_steps):
         self.chance = random.Random(seed)
@@ -35,7 +35,7 @@ class World:
         self.streams = []
 
     def go_on(self):
-        """Some things happen while somebody waits or reads."""
+        """Let a few changes happen while someone waits or reads."""
         for _ in range(self.chance.randint(0, 4)):
             if self.left:
                 self.left -= 1
@@ -98,7 +98,7 @@ class Cache:
             self.world.go_on()
             rows = [(k, v) for k, v in self.world.rows.items() if k % PARTITIONS == partition]
             data = b"".join(encoded(k) + encoded(v) for k, v in rows)
-            self.world.go_on()  # a page is read before it is given
+            self.world.go_on()  # a page is read before it is delivered
             yield ScannedPage(partition, Page(None, len(rows), memoryview(data), has_more=False))
 
 
@@ -108,7 +108,7 @@ def fakes(monkeypatch):
 
 
 def come(world, most_remembered):
-    """Follow until nothing comes any more; gives what came, and whether it was a change."""
+    """Follow until no more rows come. Returns the (key, value) pairs, and whether rows were forgotten."""
     found = []
     with follow(Cache(world), pause_s=0.0, most_remembered=most_remembered) as following:
         for followed in following.pages():

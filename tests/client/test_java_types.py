@@ -1,4 +1,4 @@
-"""Every type that Java can put into a cluster, read and written in every way: docs/types.md says how, and is true."""
+"""Every type that Java can store, read and written in every way, matches docs/types.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_what_java_puts_is_read_and_written_as_the_document_says(new_cluster, tm
     try:
         with connect(options) as client:
             found = measured(client, options, java)
-            for case in java.cases:  # what was read is the same after a copy
+            for case in java.cases:  # a copied cache reads the same
                 for value in values_at(client, case, "field"):
                     for again in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
                         assert encoded(again) == encoded(value), case.name

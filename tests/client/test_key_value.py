@@ -1,4 +1,4 @@
-"""Rows by their keys, on real nodes: one and many, and the operations that decide between writers."""
+"""Rows by key on real nodes: single, many, and the operations that decide between concurrent writers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_row(cache):
     ],
 )
 def test_a_key_of_which_a_part_decides_is_looked_for_in_an_empty_table(ignite, client, look):
-    """The node has to know the type of the key to tell where it would be."""
+    """The node must know the key's type to find its partition."""
     key_type = f"Key{uuid.uuid4().hex}"
     columns = "a BIGINT, b BIGINT, v BIGINT, PRIMARY KEY (a, b)"
     options = f"CACHE_NAME=KEY_PARTS,AFFINITY_KEY=b,KEY_TYPE={key_type}"
@@ -99,7 +99,9 @@ def test_objects_announce_their_types(cache):
 
 def test_objects_in_lists_and_maps_announce_their_types(cache, ignite):
     cache.put(1, [BinaryObject("KvListed", {"a": np.int32(1)}), {"k": BinaryObject("KvMapped", {"b": "x"})}])
-    with connect(ignite.connect_options) as other:  # it knows of no type what the first one has told
+    with connect(
+        ignite.connect_options
+    ) as other:  # this client has not seen the types that the first one registered
         listed, mapping = other.cache(cache.name).get(1)
     assert listed.fields == {"a": 1}
     assert dict(mapping)["k"].fields == {"b": "x"}
@@ -172,7 +174,7 @@ def test_only_one_of_many_creates(cache, ignite):
 
 
 def test_a_transaction_is_seen_whole_or_not_at_all(own_node):
-    """On a node of its own: it reads outside of a transaction that holds locks, see `Client.transaction`."""
+    """It has its own node, because it reads outside a transaction that holds locks; see `Client.transaction`."""
     with connect(own_node.connect_options) as client:
         cache = client.create_cache(CacheConfig("SEEN", atomicity=AtomicityMode.TRANSACTIONAL))
         cache.put_all({"a": 10, "b": 0})
@@ -227,7 +229,7 @@ def test_transfers_at_the_same_time_keep_the_sum(cache, ignite):
             for _ in range(10):
                 with own.transaction() as transaction:
                     mine = own.cache(cache.name).within(transaction)
-                    rows = {key: mine.get(key) for key in ("a", "b")}  # always in this order: no deadlock
+                    rows = {key: mine.get(key) for key in ("a", "b")}  # the fixed order prevents a deadlock
                     mine.put_all({"a": rows["a"] - number, "b": rows["b"] + number})
 
     with ThreadPoolExecutor(3) as pool:

@@ -1,4 +1,4 @@
-"""Caches whose rows lie elsewhere than Ignite puts them by default: nobody but the cluster knows a key's partition."""
+"""Caches with their own affinity function or node filter: only the cluster knows a key's partition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CACHES = ("FUNCTION", "MAPPER", "FILTERED")
 
 
 class TwoNodes:
-    """The nodes of OwnAffinity.java."""
+    """The two nodes of OwnAffinity.java."""
 
     def __init__(self, work_directory: Path) -> None:
         ports = free_ports(4)
@@ -66,7 +66,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(params=["told of all", "told of the default alone"])
 def client(request, monkeypatch, cluster):
-    """A client of nodes as they are, and as they were before they told who owns what of such caches."""
+    """A client of current nodes, and of older nodes, which do not report the owners of such caches."""
     if request.param != "told of all":
         offered = tuple(feature for feature in Feature if feature is not Feature.ALL_AFFINITY_MAPPINGS)
         monkeypatch.setattr(connection, "_OFFERED", offered)

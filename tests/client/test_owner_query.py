@@ -1,4 +1,4 @@
-"""Partitions read by a SQL statement: one sequence whoever owns what, and through a lost node each row once."""
+"""Partitions read by a SQL statement: one row sequence for any owners, and each row once if a node is lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def keys_of(scan, num_values=1):
 
 
 def by_pieces(partitions, rows_of):
-    """Rows as they are to come: those of a piece by their keys."""
+    """Return the rows in the expected order: piece by piece, sorted by key within each."""
     groups = [partitions[at : at + PIECE_PARTITIONS] for at in range(0, len(partitions), PIECE_PARTITIONS)]
     return [key for group in groups for key in sorted(rows_of(group))]
 
@@ -67,7 +67,7 @@ def by_pieces(partitions, rows_of):
 @pytest.mark.parametrize("query", [WHOLE, ONE, TWO], ids=["whole", "one", "two"])
 @pytest.mark.parametrize("order", ["by owner", "mixed"])
 def test_rows_come_piece_by_piece_whoever_owns_them(cache, query, order):
-    """Mixed, hardly any piece is one owner's."""
+    """In mixed order, hardly any piece has a single owner."""
     baseline = cache.baseline()
     partitions = sorted(baseline.owners, key=lambda p: (baseline.owners[p], p))
     if order == "mixed":
@@ -105,7 +105,7 @@ def test_a_statement_that_the_node_refuses_is_an_error_at_once(cache):
 
 
 def test_a_node_that_cannot_look_at_some_partitions(cache, monkeypatch):
-    """Ignite before 2.12 would read all, and each row would be there several times."""
+    """Ignite before 2.12 would read all partitions, and return each row several times."""
     open_to = Router.open_to
 
     def to_an_old_node(router, node):

@@ -1,4 +1,4 @@
-"""The rule that bounds bytes although Ignite counts rows."""
+"""The rule that bounds the bytes of a page although Ignite counts rows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_partitions_that_were_read_tell_how_many_rows_others_have():
     assert expected.page_rows.tolist() == [MAX_PAGE_ROWS, MAX_PAGE_ROWS, 700, 700]
     assert sizes.one_page_each(range(20), ELSEWHERE) is None
     sizes.finished(8, PartitionStats(600, 100))
-    assert sizes.one_page_each(range(20), HERE) is None  # others may have as many, and a quarter more
+    assert (
+        sizes.one_page_each(range(20), HERE) is None
+    )  # other partitions may have as many rows, plus a quarter
 
 
 @given(st.dictionaries(st.integers(0, 50), STATS, min_size=1), st.integers(1, 5000))

@@ -1,4 +1,4 @@
-"""Large rows under way at several nodes: every one arrives, also when connections break or a node dies."""
+"""Large rows in flight from several nodes: every row arrives, even if connections break or a node dies."""
 
 from __future__ import annotations
 

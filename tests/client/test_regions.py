@@ -1,4 +1,4 @@
-"""What a load says of nodes that do not tell how full they are."""
+"""Warnings of a load about nodes that do not report their memory use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.session import open_session
 
 @pytest.fixture
 def without_indexing(monkeypatch):
-    """Answers as a node gives them that lacks Ignite's module for SQL."""
+    """Answer as a node without Ignite's SQL module does."""
 
     def refused(payload):
         raise ServerError(1, "OP_QUERY_SQL_FIELDS", "Failed to execute query: indexing is disabled")
@@ -50,7 +50,7 @@ def test_nodes_that_answer_are_not_told_of(client):
 
 
 def test_a_node_that_is_out_of_reach_is_told_of_when_it_stays_so(client, monkeypatch):
-    """It may just have died, and is listed for a moment yet."""
+    """The node may just have died and still be listed for a moment."""
 
     def lost(payload):
         raise ConnectionLost("127.0.0.1:1", "the node closed it")

@@ -1,4 +1,4 @@
-"""What has come is remembered in runs, as a plain dictionary remembers it."""
+"""Received rows are remembered in runs exactly as a dictionary would remember them."""
 
 from __future__ import annotations
 

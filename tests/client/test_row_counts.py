@@ -1,4 +1,4 @@
-"""What fewer rows mean, by the nodes and partitions of now and of the last count."""
+"""The meaning of fewer rows, given the current nodes and partitions and those of the last count."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_node_that_has_gone_with_its_rows():
 
 def test_a_node_that_has_gone_with_copies_only():
     assert evidence_of_loss(known(), baseline(A, B, backups=1), FULL) == ""
-    # Fewer rows after the loss of a node that backups made up for: somebody has removed them.
+    # Backups covered the lost node, so the missing rows were removed.
     assert evidence_of_loss(known(), baseline(A, B, backups=1), without(C)) == ""
     assert evidence_of_loss(known(), baseline(A, backups=1), without(C)) != ""
 
@@ -53,7 +53,7 @@ def test_a_node_that_has_gone_with_copies_only():
 def test_removed_rows_are_no_loss():
     thinner = dict.fromkeys(OWNERS, 9)
     assert evidence_of_loss(known(), baseline(A, B, NEW), thinner) == ""  # no partition is empty
-    assert evidence_of_loss(known(), baseline(A, B, C), without(C)) == ""  # no node has gone
+    assert evidence_of_loss(known(), baseline(A, B, C), without(C)) == ""  # no node has left
     (told,) = doubts(known(), "DATA", thinner)
     assert "2,700 rows and had 3,000" in told
 
@@ -69,14 +69,14 @@ def test_what_nobody_has_counted():
     assert "no row in any of its 100 partitions" in evidence_of_loss(None, baseline(A, B, C), without(C))
     assert evidence_of_loss(None, baseline(A, B, C), FULL) == ""
     few = {partition: int(partition in (0, 1, 3)) for partition in OWNERS}
-    assert evidence_of_loss(None, baseline(A, B, C), few) == ""  # three rows may well miss a node
+    assert evidence_of_loss(None, baseline(A, B, C), few) == ""  # three rows can easily miss a node
 
 
 def test_partitions_that_are_empty_against_all_odds_are_told():
     (told,) = doubts(None, "DATA", {**dict.fromkeys(range(300), 20), **dict.fromkeys(range(0, 300, 3), 0)})
     assert "100 of its 300 partitions have none" in told
     assert doubts(None, "DATA", dict.fromkeys(range(300), 20)) == []
-    assert doubts(None, "DATA", {p: int(p % 3 > 0) for p in range(300)}) == []  # few rows
+    assert doubts(None, "DATA", {p: int(p % 3 > 0) for p in range(300)}) == []  # too few rows
 
 
 def test_a_loss_that_was_accepted_is_said():
@@ -109,7 +109,7 @@ def test_a_count_is_kept_beside_other_facts(client, noted):
     assert last_count(facts) == count
     assert facts["of others"] == 1
     later = counted_now("a load", 5, (A, B), ("10.0.0.1:10800",), (0, 7, 1023), 9)
-    note_count(client, noted, later)  # says the same: who said so first stays
+    note_count(client, noted, later)  # the same count: the first source stays
     assert last_count(read_facts(client, noted)) == count
     update_facts(client, noted, lambda facts: {**facts, "counted": {"rows": "of a later version"}})
     assert last_count(read_facts(client, noted)) is None

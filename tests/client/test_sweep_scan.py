@@ -1,4 +1,4 @@
-"""The quick way of reading gives what the general one gives, also when rows have changed since."""
+"""The sweep returns the same rows as the general scan, even after rows have changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache(client):
 
 
 def scanned_rows(cache, sizes):
-    """All rows as (partition, bytes), in the order in which they come, owner by owner."""
+    """Return all rows as (partition, bytes), in arrival order, owner by owner."""
     baseline = cache.baseline()
     scan = cache.scan(sorted(range(1024), key=lambda p: baseline.owners[p]), sizes, baseline)
     found = []
@@ -46,7 +46,7 @@ def known(cache):
 
 @pytest.fixture
 def sweeps(monkeypatch):
-    """Counts the series that came by a sweep."""
+    """Count the series that were read by a sweep."""
     counted = []
     original = OwnerScan._swept
     monkeypatch.setattr(OwnerScan, "_swept", lambda *args: counted.append(1) or original(*args))
@@ -63,7 +63,7 @@ def test_both_ways_give_the_same_rows_in_the_same_order(cache, known, sweeps, mo
 
 @pytest.fixture
 def alike(client):
-    """Sizes of which nothing is known but that the nodes have no room for large rows."""
+    """Sizes without measurements, on nodes known to have no room for large rows."""
     sizes = PageSizes()
     for node in client.nodes():
         sizes.note_region(node.node_id, 1, 1)
@@ -74,7 +74,7 @@ def alike(client):
 def test_partitions_that_were_never_read_are_swept_where_rows_are_alike(
     cache, alike, sweeps, monkeypatch, partition
 ):
-    """One of them has many more rows than the others."""
+    """One partition has many more rows than the others."""
     cache.put_all({partition + 1024 * n: np.int32(n) for n in range(3, 600)})
     slow = in_general(cache, monkeypatch, PageSizes())
     assert not sweeps
@@ -106,7 +106,7 @@ def test_a_sweep_of_unread_partitions_ends_where_rows_are_larger_than_those_seen
         found = scanned_rows(cache, alike)
     assert sweeps
     assert found == in_general(cache, monkeypatch, PageSizes())
-    # Of those that were not under way by then, no page is asked for that such rows would make larger than 4 MiB.
+    # Pages requested later are small enough that rows of this size stay below 4 MiB per page.
     late = [each for each in expected if set(mine[60:]) & set(each.partitions.tolist())]
     assert [int(each.page_rows.max()) for each in late[1:]] == [7] * (len(late) - 1) and late[1:]
 
@@ -135,7 +135,7 @@ def test_rows_added_changed_and_removed_since_the_partitions_were_measured(cache
 
 @pytest.mark.parametrize("grown", [0, 1023, 400])
 def test_a_partition_that_no_longer_fits_a_page_is_read_in_the_general_way(cache, sweeps, monkeypatch, grown):
-    """A page size of 4 rows: three rows of each partition fit, eleven do not."""
+    """The page size is 4 rows: the three rows of most partitions fit, eleven do not."""
     known = PageSizes(4, {p: PartitionStats(3, 14) for p in range(1024)})
     for n in range(3, 11):
         cache.put(grown + 1024 * n, np.int32(n))

@@ -1,4 +1,4 @@
-"""Caches by the names of their SQL tables, as a statement would understand them, on real nodes."""
+"""Finds caches on real nodes by the names of their SQL tables, resolved as in a statement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def query(ignite):
 
 @pytest.fixture
 def made(client, query):
-    """Make tables by statements, and caches by their configurations; all end with the test."""
+    """Make tables by statements and caches by configurations; all are removed after the test."""
     with ExitStack() as ends:
 
         def make(table=None, cache=None, columns="(ID INT PRIMARY KEY, X INT)", more=""):
@@ -66,7 +66,7 @@ def test_a_caches_own_name_comes_first(client, made):
 def test_a_name_of_several_tables_is_refused_unless_one_is_public(client, made):
     made(cache=with_table("named one", "NAMED_ALIKE", "NAMED_ONE"))
     assert client.find_cache("named_alike").name == "named one"
-    made(cache=with_table("named two", "NAMED_ALIKE", None))  # its schema is the cache's name
+    made(cache=with_table("named two", "NAMED_ALIKE", None))  # its schema is named as the cache
     with pytest.raises(CacheNameError, match=r"NAMED_ONE\.NAMED_ALIKE.*'named one'.*'named two'"):
         client.find_cache("NAMED_ALIKE")
     assert client.find_cache("named_one.named_alike").name == "named one"

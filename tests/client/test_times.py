@@ -1,4 +1,4 @@
-"""Times in every way in and out of a cluster: UTC wherever the client is, from year 1 to 9999, none wrong unsaid."""
+"""Times in every way in and out of a cluster: UTC in any client zone, years 1 to 9999, never silently wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ignite_tf_magic.session import open_session
 
 UTC = dt.timezone.utc
 NEW_YORK = ZoneInfo("America/New_York")
-# Where clocks go forward, an hour is missing; where they go back, one comes twice.
+# When clocks go forward, an hour is missing; when they go back, an hour comes twice.
 MOMENTS = [
     "2024-07-01T12:00:00.123456789",
     "2024-03-10T02:30:00",
@@ -40,7 +40,7 @@ MOMENTS = [
 
 @pytest.fixture(params=["UTC", "America/New_York", "Asia/Kolkata"])
 def zone(request, monkeypatch):
-    """The zone of this process."""
+    """The time zone of this process."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield request.param
@@ -106,7 +106,7 @@ def test_sql_there_and_back(zone, sql):
 
 
 def test_what_sql_reads_is_what_was_put(zone, cache, ignite):
-    """The same instants by key and by SQL, whoever wrote them."""
+    """An instant reads the same by key and by SQL, whichever way it was written."""
     client = SqlClient(ignite.connect_options)
     client.query(
         'CREATE TABLE PUT_HERE(ID INT PRIMARY KEY, TS TIMESTAMP) WITH "CACHE_NAME=PUT_HERE,WRAP_VALUE=false"'
@@ -184,7 +184,7 @@ def test_times_outside_of_the_calendar_are_refused(cache, sql, far):
 
 
 def test_loaded_times(zone, ignite, client):
-    """From columns of any unit, with text beside them or not; read by key, by SQL and in frames."""
+    """Columns of any unit, with or without text beside them, read by key, by SQL and in frames."""
     zoned = pd.DataFrame({"at": pd.to_datetime(MOMENTS[:1]).tz_localize("UTC").tz_convert("Asia/Kolkata")})
     columns = {f"at_{unit}": np.array([m[:19] for m in MOMENTS], f"M8[{unit}]") for unit in ("s", "ms", "us")}
     nanos = {"at": np.array([m for m in MOMENTS if 1700 < int(m[:4]) < 2200], "M8[ns]")}

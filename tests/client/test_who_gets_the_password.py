@@ -1,4 +1,4 @@
-"""The password of a cluster goes to its nodes: not to whoever has some certificate, or some address."""
+"""The cluster's password goes to its nodes only, not to any holder of some certificate or address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ours(tmp_path):
 
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
-    """Certificates of an authority that this system trusts, as it does some 145 others."""
+    """Certificates of an authority that this system trusts, like some 145 real ones."""
     (folder := tmp_path / "theirs").mkdir()
     made = Certificates.make(folder)
     monkeypatch.setenv("SSL_CERT_FILE", str(made.ca_pem))
@@ -38,7 +38,7 @@ def theirs(tmp_path, monkeypatch):
 
 @contextmanager
 def listening(certificates=None):
-    """Somebody who listens and answers nothing; gives its port, and all that it was told."""
+    """Accept connections without answering. Yields the port, and all bytes received."""
     told = bytearray()
     context = None
     if certificates is not None:
@@ -94,7 +94,7 @@ def test_one_of_the_cafile_is_trusted(ours, check_hostname):
 
 
 def test_the_system_s_authorities_count_where_no_other_is_named(ours, theirs):
-    """A client's certificate alone names no authority."""
+    """A client certificate alone does not name an authority."""
     tls = TlsOptions(str(ours.cert_pem), str(ours.encrypted_key), ours.password)
     with listening(theirs) as (port, told), pytest.raises((HandshakeError, ConnectionFailed)):
         connect(options(port, tls=tls))
@@ -157,7 +157,7 @@ def test_a_worker_knows_the_endpoints_that_were_configured(tmp_path):
 
 
 def test_a_node_s_loopback_is_not_this_machine_s(monkeypatch):
-    """A neighbour here may listen where a node on another machine says that it does."""
+    """Another user of this machine may listen on the loopback port that a remote node reports."""
     with listening() as (port, told):
         node = Node(uuid_of(1), (Endpoint("127.0.0.1", port),))
         far = ConnectOptions((Endpoint("203.0.113.1"),), "reader", PASSWORD, timeout_s=5)
@@ -204,7 +204,7 @@ def test_the_password_of_a_key_is_one(configured):
 
 
 def test_a_configuration_into_which_others_may_write_is_not_found(configured):
-    """It says which programs are run: a neighbour's file in a directory for all is not this user's."""
+    """A configuration names programs to run. A file that others can write is not the user's own."""
     configured.write_text('[cluster]\naddresses = ["db1"]\n')
     configured.chmod(0o666)
     with pytest.raises(ConfigError, match=r"others may write.*chmod go-w"):

@@ -1,4 +1,4 @@
-"""A session on the shared cluster, as trainings have it."""
+"""The `session` fixture of the training tests."""
 
 from tests.training.conftest import session
 

@@ -1,4 +1,4 @@
-"""Scripts for TensorFlow 1 import what they always did, in runs that say so and in any process."""
+"""Scripts for TensorFlow 1 keep their old imports, in runs that enable them and in any other process."""
 
 from __future__ import annotations
 

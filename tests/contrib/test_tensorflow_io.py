@@ -1,4 +1,4 @@
-"""tensorflow-io's signature, and the methods that datasets had in TensorFlow 1."""
+"""tensorflow-io's signature, and the dataset methods of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ignite_tf_magic.contrib import tensorflow_io
 from ignite_tf_magic.errors import ConnectionFailed
 from ignite_tf_magic.session import load
 
-# Of tensorflow.contrib.ignite, and of tensorflow_io.ignite.
+# The parameters of tensorflow.contrib.ignite and of tensorflow_io.ignite.
 OF_CONTRIB = [
     *("cache_name", "host", "port", "local", "part", "page_size"),
     *("username", "password", "certfile", "keyfile", "cert_password"),

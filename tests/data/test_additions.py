@@ -1,4 +1,4 @@
-"""More rows for a cache that is there, loads that are gone on with, and rows that have no form."""
+"""Appends to an existing cache, resumed loads, and rows that cannot be represented."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_what_is_not_there_and_what_is_not_whole_gets_no_rows(session):
 
 
 def loaded(rows):
-    """What the loader of `kill_load` loads."""
+    """Return the columns that the loader of `kill_load` loads."""
     return {"x": np.arange(rows), "y": np.zeros((rows, 64), np.uint8)}
 
 
@@ -174,7 +174,7 @@ def is_whole(session, rows=ROWS):
 
 
 def counted(session):
-    """Count the rows, and the different ones; their smallest and largest values."""
+    """Return the number of rows, of distinct values, and the smallest and largest value."""
     (found,) = session.query(f"SELECT COUNT(*), MIN(x), MAX(x) FROM {CACHE}").rows
     ((different,),) = session.query(f"SELECT COUNT(*) FROM (SELECT DISTINCT x FROM {CACHE})").rows
     return (found[0], different, *found[1:])
@@ -194,7 +194,7 @@ def test_killed_loads_are_gone_on_with(session, ignite):
     session.load(CACHE, loaded(ROWS), resume=True, progress=lambda rows, of: told.append((rows, of)))
     assert told[-1] == (ROWS, ROWS)
     assert is_whole(session)
-    session.load(CACHE, loaded(ROWS), resume=True)  # there is nothing left to do
+    session.load(CACHE, loaded(ROWS), resume=True)  # nothing is left to load
     assert is_whole(session)
 
 

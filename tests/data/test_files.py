@@ -1,4 +1,4 @@
-"""Files as people have them: compressed, divided, without a header, of other separators, encodings and names."""
+"""Real-world files: compressed, split, without a header, with other separators, encodings and names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def session(ignite):
 
 
 def read(source, **options):
-    """The rows of a source whose rows are in few chunks, by column, and what was said of it."""
+    """Return the values of a source by column, and the reported messages."""
     said = []
     found = {}
     for chunk in read_source(source, SourceOptions(report=said.append, **options)).chunks():

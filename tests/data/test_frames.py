@@ -1,4 +1,4 @@
-"""pandas' frames and series become columns that lose nothing: neither index, nor digits, nor what is missing."""
+"""pandas frames and series become columns without losing the index, digits or missing values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(source, **options):
 
 
 def cells(columns, name):
-    """The values of a column, None where one is missing."""
+    """Return the values of a column, None for missing ones."""
     values = [None if value != value else value for value in columns.values[name].tolist()]
     gone = columns.nulls.get(name, np.zeros(len(values), bool))
     return [None if is_gone else value for value, is_gone in zip(values, gone, strict=True)]

@@ -1,4 +1,4 @@
-"""Frames of the kinds that pandas documents go into a cache, and come back by SQL and by a dataset, or are refused."""
+"""Frames of the kinds that pandas documents are refused, or are loaded and read back by SQL and a dataset."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_frames_without_a_form_are_refused_with_the_column(session):
 
 
 def expected(frame: pd.DataFrame) -> tuple[list[str], list[Any]]:
-    """The names and rows that a frame has, its index included where it says something."""
+    """Return a frame's column names and rows, including its index unless that only numbers the rows."""
     is_plain = frame.index.name is None and pd.api.types.is_integer_dtype(frame.index.dtype)
     whole = frame.reset_index(drop=is_plain) if frame.index.nlevels == 1 else frame.reset_index()
     names = ["_".join(filter(None, name)) if isinstance(name, tuple) else str(name) for name in whole.columns]
@@ -119,7 +119,7 @@ def expected(frame: pd.DataFrame) -> tuple[list[str], list[Any]]:
 
 
 def told_by_dataset(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """The columns of plain numbers, which a dataset has as they are."""
+    """Return the columns of plain numbers, which a dataset returns unchanged."""
     return {
         str(name): frame[name].tolist()
         for name in frame.columns
@@ -130,7 +130,7 @@ def told_by_dataset(frame: pd.DataFrame) -> dict[str, list[Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in one form, whoever gives it; None for each kind of missing one."""
+    """Return a value in one form whatever its source; None for each kind of missing value."""
     if isinstance(value, (list, tuple, np.ndarray)):
         return [plain(each) for each in value]
     if value is None or value is pd.NA or value is pd.NaT or value != value:

@@ -1,4 +1,4 @@
-"""Loads that fail, are killed, or do not fit: the old rows stay, what is not whole says so, and every node lives."""
+"""Loads that fail, are killed, or do not fit: old rows stay, incomplete caches are marked, all nodes survive."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_names_that_ignite_keeps_leave_the_old_cache_and_the_name(session, colum
 
 
 def test_names_that_give_one_type(session):
-    """`A B` and `a/b` both make the type a_b to Ignite, which takes one spelling only."""
+    """Ignite derives the type name a_b from both `A B` and `a/b`, and accepts only one spelling of it."""
     session.load("A B", OLD)
     session.load("a/b", {"x": np.arange(3)})
     session.load("a/b", {"x": np.arange(4)}, replace=True)
@@ -134,7 +134,7 @@ with open_session(ConnectOptions((Endpoint("127.0.0.1", int(sys.argv[1])),)), re
 
 
 def kill_load(session, ignite, cache, rows, condition, *ways):
-    """Load in another process, and SIGKILL it when a condition holds."""
+    """Load in another process, and send it SIGKILL when `condition` holds."""
     port = ignite.connect_options.endpoints[0].port
     argv = [
         sys.executable,
@@ -155,7 +155,7 @@ def kill_load(session, ignite, cache, rows, condition, *ways):
 def has_rows(session, cache, rows):
     try:
         return session.client.cache(cache).size() >= rows
-    except (CacheNotFound, ServerError):  # the loader has just removed it, or is about to
+    except (CacheNotFound, ServerError):  # the loader is just replacing the cache
         return False
 
 
@@ -237,7 +237,7 @@ def test_a_load_that_does_not_fit_halts_no_node(new_cluster):
             session.load("LARGE", columns_of_size(3 * 128), backups=1)
         assert "LARGE" not in session.client.cache_names()
 
-        # Of text nobody knows beforehand how much it is.
+        # The size of text is not known in advance.
         text = {"x": np.arange(30_000), "y": np.array(["a" * 4096] * 30_000, object)}
         with pytest.raises(RegionFull, match="data region"):
             session.load("TEXTS", text, backups=1)

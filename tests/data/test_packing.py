@@ -1,4 +1,4 @@
-"""Packed caches: the same rows as of one that is not, and clear words where they cannot be had."""
+"""Packed caches hold the same rows as plain ones; errors name the rows that cannot be packed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gone(session, ignite, monkeypatch):
 
 
 def everything(rows: int = ROWS) -> pd.DataFrame:
-    """Rows with each kind of column; what is special of each comes late, where no sample sees it."""
+    """Return rows with every kind of column. Special values come late, where no sample finds them."""
     late = rows - 3
     return pd.DataFrame(
         {
@@ -82,7 +82,7 @@ def everything(rows: int = ROWS) -> pd.DataFrame:
 
 
 def rows_of(dataset) -> dict:
-    """Each row by its key, as Python's values."""
+    """Return the rows by key, as Python values."""
     found = {}
     for row in dataset:
         key = row["key"].numpy()
@@ -130,7 +130,9 @@ def test_some_rows_and_fields_are_packed(session):
     assert outcome.rows == ROWS * 3 // 10
     found = rows_of(IgniteDataset(PACKED, fields=["b"]))
     assert found == {row: {"b": row % 10} for row in range(ROWS) if row % 10 < 3}
-    again = session.pack(PACKED, PACKED, replace=True)  # it is read to its end before it goes
+    again = session.pack(
+        PACKED, PACKED, replace=True
+    )  # the old cache is read to its end before it is removed
     assert (again.rows, again.entries) == (outcome.rows, 210)
     assert rows_of(IgniteDataset(PACKED, fields=["b"])) == found
     assert list(IgniteDataset(PACKED, fields=[]).element_spec["val"]) == []
@@ -231,8 +233,8 @@ def rows_of_sample(sample) -> dict:
 
 
 def test_rows_of_java_that_are_packed_look_as_they_did(session):
-    """Dates that are midnight elsewhere, what lists and maps hold, arrays of arrays, objects, null objects."""
-    berlin = 1_719_784_800_000  # 2024-07-01 there
+    """Dates at midnight of another zone, items of lists and maps, arrays of arrays, objects, null objects."""
+    berlin = 1_719_784_800_000  # 2024-07-01 in Berlin
 
     def value(row: int) -> BinaryObject:
         fields = {
@@ -258,7 +260,7 @@ def test_rows_of_java_that_are_packed_look_as_they_did(session):
         expected = dict(shown[key])
         ((name, number),) = expected.pop("map")
         assert (row.pop("map_keys"), row.pop("map_values")) == ([name], [number])
-        expected["inner.s"] = expected["inner.s"] or ""  # a null text is an empty one
+        expected["inner.s"] = expected["inner.s"] or ""  # a null text is packed as an empty one
         expected["times"] = [np.datetime64(1_500_000_007, "ns") for _ in expected["times"]]
         told = {name: each for name, each in row.items() if not name.endswith("_null_items")}
         assert repr(told) == repr(expected)
@@ -285,7 +287,13 @@ def test_numbers_of_rows_that_are_packed(session, num_rows):
         return
     same = ("num_rows", "num_nulls", "num_nans", "num_distinct", "least", "greatest", "mean", "histogram")
     for theirs in plain.columns:
-        if theirs.name in ("words", "id_of", "price", "texts", "deep"):  # other types than in the other cache
+        if theirs.name in (
+            "words",
+            "id_of",
+            "price",
+            "texts",
+            "deep",
+        ):  # their types differ between the caches
             continue
         assert [getattr(columns[theirs.name], name) for name in same] == [
             getattr(theirs, name) for name in same
@@ -347,9 +355,7 @@ def test_lists_that_are_all_empty(session):
     session.load(PLAIN, frame)
     session.load(PACKED, frame, packed=True)
     assert IgniteDataset(PACKED).element_spec == IgniteDataset(PLAIN).element_spec
-    rows = {
-        row: {"x": row, "none": []} for row in range(4)
-    }  # TensorFlow ends the process where they have no length
+    rows = {row: {"x": row, "none": []} for row in range(4)}  # TensorFlow would abort if they had no length
     assert rows_of(IgniteDataset(PACKED)) == rows_of(IgniteDataset(PLAIN)) == rows
 
 
@@ -385,7 +391,7 @@ def changed(session, key: int, change) -> None:
 
 
 def arrow_entry(options=None, **columns) -> bytes:
-    """Return columns as somebody else would write them: in batches of one row."""
+    """Return columns as another writer would store them: in batches of one row."""
     table = pa.table({name.replace("val_", "val."): column for name, column in columns.items()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
@@ -408,7 +414,7 @@ COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def compressed(entry: bytes) -> bytes:
-    """Return an entry whose schema is as it was, byte for byte."""
+    """Return a compressed entry whose schema bytes are unchanged."""
     with pa.ipc.open_stream(entry) as stream:
         table = stream.read_all()
     sink, head = pa.BufferOutputStream(), table.schema.serialize().to_pybytes()
@@ -490,12 +496,12 @@ def test_an_entry_that_is_gone_is_missed(session):
 def test_a_cache_that_was_packed_again_is_read_whole_or_not_at_all(session):
     session.load(PACKED, {"x": np.arange(300)}, packed=True)  # 150 entries
     dataset = IgniteDataset(PACKED)
-    for num_rows in (1400, 511):  # 140, 171
+    for num_rows in (1400, 511):  # 140 and 171 entries
         session.load(PACKED, {"x": np.arange(num_rows)}, packed=True, replace=True)
         with pytest.raises(Exception, match="was written again since"):
             rows_of(dataset)
     dataset = IgniteDataset(PACKED)
-    session.load(PACKED, {"x": np.arange(342)}, packed=True, replace=True)  # 171 as well
+    session.load(PACKED, {"x": np.arange(342)}, packed=True, replace=True)  # 171 entries again
     assert sorted(rows_of(dataset)) == list(range(342))
 
 

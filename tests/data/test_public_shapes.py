@@ -1,4 +1,4 @@
-"""Public data sets, by the shape of their files as they are published: a few rows each, made anew."""
+"""Files in the formats of public data sets, generated with a few rows each."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Shape:
     """A data set's file.
 
     Attributes:
-        content: Its bytes, or a frame for a file of parquet.
-        columns: Of a loaded row, as SQL has them, and the first row.
-        option: What the first error names; empty where it loads as it is.
-        given: That option.
+        content: Its bytes, or a frame for a Parquet file.
+        first: The columns of the first loaded row, under their SQL names.
+        rows: The number of loaded rows.
+        option: The option that the first error names; empty if the file loads without one.
+        given: That option with its value.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Every kind of source, read from real files; every kind of bad input, refused with the next step."""
+"""Every kind of source, read from real files; every kind of bad input is refused with the next step."""
 
 from __future__ import annotations
 
@@ -278,13 +278,15 @@ def test_keras_sets_need_internet_and_say_so(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "")
-    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies that it finds, for others, too
+    monkeypatch.setattr(
+        "urllib.request._opener", None
+    )  # the global opener would keep these proxies for other tests
     with pytest.raises(SourceError, match="internet"):
         read("keras:mnist")
 
 
 def test_keras_set_from_its_download_cache(tmp_path, monkeypatch):
-    """Keras verifies a cached file by hash; a set without one shows the path of a real load."""
+    """Keras checks a cached file by its hash. A data set without a hash exercises a real load."""
     pytest.importorskip("keras")
     from keras.src.datasets import mnist
 

@@ -1,4 +1,4 @@
-"""Append and upsert into tables of every kind, with keys of every type, and what a refused or dead one leaves."""
+"""Append and upsert into tables of every kind, with keys of every type; also refused and interrupted loads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def session(ignite, tmp_path, monkeypatch):
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """The columns of a key: their SQL types, and four keys, each with a value for each column."""
+    """The SQL types of the key columns, and four keys, each with a value per column."""
 
     sql: tuple[str, ...]
     keys: tuple[tuple[Any, ...], ...]
@@ -89,7 +89,7 @@ KEYS = {
     ),
     "affinity": Key(("CHAR(3)", "CHAR(30)"), (("AAA", "x"), ("AAA", "y"), ("BBB", "x"), ("BBB", "y"))),
 }
-# SQL's only key of a date, or of a boolean that has four values, has another column beside it.
+# A key that is only a date, or a boolean with four values, needs another column beside it in SQL.
 _JAVA = {
     "BIGINT": "java.lang.Long",
     "INT": "java.lang.Integer",
@@ -180,7 +180,7 @@ MAKERS = {
 
 
 def rows_of(key, *, has_count):
-    """Return two frames with two rows each, of all four keys."""
+    """Return two frames that have the four keys, two rows each."""
     frames = []
     for first in (0, 2):
         columns: dict[str, Any] = {
@@ -195,7 +195,7 @@ def rows_of(key, *, has_count):
 
 
 def shape(value):
-    """Return the types of a key or value."""
+    """Return the types in a key or value."""
     if isinstance(value, BinaryObject):
         return value.type_name, {name: type(each) for name, each in value.fields.items()}
     return type(value)
@@ -237,7 +237,7 @@ def test_rows_are_added_to_every_kind_of_table(session, of, made):
         "date",
         "timestamp",
         "composite",
-    ):  # pyignite takes times for the client's zone, and reads no date
+    ):  # pyignite reads times in the client's zone and cannot read a date
         with session.pyignite() as other:
             rows = list(other.get_cache(name).scan())
         values = sorted(str(getattr(row, "V", getattr(row, "v", row))) for _, row in rows)
@@ -301,7 +301,7 @@ def test_rows_that_the_table_refuses_leave_it_as_it_was(session, column, values,
 def test_a_default_stands_for_a_column_that_an_append_leaves_out(session):
     session.query(RULES)
     rows = pd.DataFrame({name: each for name, each in GOOD.items() if name != "O"})
-    with pytest.raises(SourceError, match="O is missing"):  # it would be written over in silence
+    with pytest.raises(SourceError, match="O is missing"):  # an upsert would silently overwrite it
         session.load("TABLES_RULES", rows, key="ID", upsert=True)
     session.load("TABLES_RULES", rows, key="ID", append=True)
     assert session.query("SELECT O FROM TABLES_RULES").rows == (("none",), ("none",))
@@ -321,7 +321,7 @@ def test_columns_and_keys_are_named_as_the_table_names_them(session):
 
 
 def test_a_column_without_values_has_the_type_of_the_table(session, tmp_path):
-    """A month of taxi rides whose fees are all missing, and an empty column of a .csv file."""
+    """For example all fees are missing in a month of taxi rides, or a .csv file has an empty column."""
     name = "TABLES_EMPTY"
     session.query(f"CREATE TABLE {name} (ID BIGINT PRIMARY KEY, D DOUBLE, N INT, T TIMESTAMP, V VARCHAR)")
     (tmp_path / "rows.csv").write_text("ID,D,N,T,V\n1,,,,\n2,,,,\n")
@@ -353,7 +353,7 @@ def test_rows_are_numbered_on_within_the_type_of_the_key(session):
 
 
 def test_lists_are_written_by_statements_too(session):
-    """A column that ALTER TABLE has added makes the table another than a load would make."""
+    """With a column from ALTER TABLE, the table differs from one that a load would make."""
     session.load("TABLES_LISTS", {"x": np.ones((2, 3), np.float32), "w": [["a"], ["b", "c"]]})
     session.query("ALTER TABLE TABLES_LISTS ADD COLUMN y INT")
     more = {"x": np.full((1, 3), 2, np.float32), "w": [["d", None]], "y": [5]}
@@ -371,7 +371,7 @@ class Died(Exception):
 
 @pytest.fixture
 def dying(monkeypatch):
-    """Have the writing of a load end after its first statement, as if its process had been killed."""
+    """Make a load fail in its first statement after one row, as if its process had been killed."""
     write = StatementWriter.write
 
     def some(self, chunk, first_key, progress, watch):
@@ -448,7 +448,7 @@ def test_a_dead_append_is_undone_in_a_shell(dead, ignite, monkeypatch, capsys):
 
 
 def test_a_dead_append_of_rows_that_are_put_is_undone(session, monkeypatch):
-    """Of many chunks, to numbered rows: those of the last chunk that was begun go, too."""
+    """With many chunks of numbered rows, the undo also removes those of the last chunk begun."""
     session.load("TABLES_PUT", {"x": np.arange(5)})
     write = PutWriter.write
 

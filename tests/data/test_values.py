@@ -1,4 +1,4 @@
-"""What was loaded is there, value for value: by its key, in SQL, and in a dataset."""
+"""Loaded values read back unchanged: by key, in SQL, and in a dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CACHE = "VALUES_IN"
 DAY, NOON = dt.date(2024, 2, 29), dt.time(12, 30, 1, 5000)
 MOMENT = dt.datetime(2024, 7, 1, 12, 0, 0, 123456)
 ID = uuid.UUID("12345678-9abc-def0-1234-56789abcdef0")
-# Of each kind: a value, and what it is by its key and in SQL.
+# For each kind: a value, what it is by key, and what it is in SQL.
 SCALARS = {
     "whole": (2**63 - 1, 2**63 - 1, 2**63 - 1),
     "real": (0.1, 0.1, 0.1),
@@ -59,7 +59,7 @@ def gone(session):
 
 
 def sources(tmp_path, rows):
-    """The same rows as everything that can hold all of the kinds."""
+    """Return the same rows as every type of source that can hold all kinds."""
     names = {name: [row[name] for row in rows] for name in rows[0]}
     table = pa.table(
         {**names, "id_of": pa.array([each and each.bytes for each in names["id_of"]], pa.uuid())}
@@ -135,7 +135,7 @@ def test_pandas_has_categories_zones_and_its_own_missing_values(session):
 
 
 def test_a_frame_loses_nothing(session):
-    """Its index is a column or the key, NaN is NULL, zeros at the end of text and bytes stay."""
+    """The index becomes a column or the key, NaN becomes NULL, trailing zeros of text and bytes stay."""
     index = pd.Index(["a\0", "b"], name="shop")
     frame = pd.DataFrame(
         {
@@ -307,7 +307,7 @@ def test_keys_that_are_floats_have_one_zero_and_no_nan(session):
 
 
 def check_partitions(cache, keys):
-    """Rows are in the partitions that their keys are hashed to here, as the load would else be slow and miscounted."""
+    """Check that rows are in the partitions computed from their keys. Else loads would be slow and miscounted."""
     filled = {partition for partition, stats in cache.partition_stats().items() if stats.rows}
     assert WHOLE_CACHE not in filled
     assert filled == {partition_of_key(key, cache.partition_map().num_partitions) for key in keys}

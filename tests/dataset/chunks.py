@@ -1,4 +1,4 @@
-"""The simple way of what `ChunkReader` does: groups of rows as one sequence, a chunk of each in turn."""
+"""A simple model of `ChunkReader`: merges groups of rows, taking one chunk of each group in turn."""
 
 from __future__ import annotations
 

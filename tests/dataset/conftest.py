@@ -1,4 +1,4 @@
-"""Caches that the dataset tests read, made once on the shared cluster."""
+"""Caches for the dataset tests, made once on the shared cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.training.assignments import assignment, rows_of_shares
 
 @dataclass(frozen=True)
 class LoadedCache:
-    """A cache and what was put into it."""
+    """A cache and the rows that were loaded into it."""
 
     name: str
     columns: dict[str, np.ndarray]
@@ -48,7 +48,7 @@ def fill(cluster: EmbeddedCluster, name: str, columns, keys=None, backups: int =
 
 @pytest.fixture(scope="session")
 def fill_cache() -> Callable[..., LoadedCache]:
-    """Make a cache on any cluster: `fill_cache(cluster, name, columns, backups=0)`."""
+    """Return a function that makes a cache on any cluster: `fill_cache(cluster, name, columns, backups=0)`."""
     return fill
 
 
@@ -67,7 +67,7 @@ def digits(ignite: EmbeddedCluster) -> LoadedCache:
 def make_cache(
     ignite: EmbeddedCluster, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., LoadedCache]]:
-    """Make caches that are destroyed with the test."""
+    """Yield a function that makes caches, which are destroyed after the test."""
     made: list[str] = []
 
     def make(columns, **options) -> LoadedCache:
@@ -83,7 +83,7 @@ def make_cache(
 
 @pytest.fixture
 def as_worker(digits, ignite, tmp_path, monkeypatch):
-    """Become a worker with some partitions of a cache, by default of the digits."""
+    """Return a function that turns this process into a worker with some partitions of a cache, by default `digits`."""
 
     def become(
         worker: int,
@@ -104,7 +104,7 @@ def as_worker(digits, ignite, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def clients(ignite):
-    """Yield a session, pyignite's client of the same cluster, and the node that both ask."""
+    """Yield a session, pyignite's client of the same cluster, and the address of the node that both use."""
     endpoint = ignite.connect_options.endpoints[0]
     pyignite = Client()
     pyignite.connect(endpoint.host, endpoint.port)

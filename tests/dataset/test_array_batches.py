@@ -1,4 +1,4 @@
-"""Batches of NumPy arrays: equal steps, every row once, orders that a seed decides, and going on in the middle."""
+"""Batches of NumPy arrays: equal steps, every row once, seeded orders, and resuming in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as arrays: those of a worker's share, and those of all workers."""
+"""Rows as arrays: those of a worker's shard, and those of all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset of a cache that is named as its SQL table is, alone and in a run that was assigned the cache."""
+"""A dataset opened by the cache's SQL table name, alone and in a run that was assigned the cache."""
 
 from __future__ import annotations
 

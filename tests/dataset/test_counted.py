@@ -1,4 +1,4 @@
-"""How many rows and batches there are, before one is read; without a run the cluster is asked."""
+"""The numbers of rows and batches are known before reading; outside a run the cluster counts."""
 
 from __future__ import annotations
 
@@ -94,18 +94,18 @@ def test_packed_rows_are_counted(ignite):
 
 
 def test_workers_of_a_run_ask_nobody(as_worker, digits):
-    """They ask at different times, and must make as many steps as the others."""
+    """Workers would count at different times, but all must make the same number of steps."""
     as_worker(0, [range(512), range(512, 1024)])
     whole, mine = IgniteDataset(digits.name, assigned=False), IgniteDataset(digits.name)
     some = IgniteDataset(digits.name, where="label < 5")
     for rows in (whole, whole.batch(7), mine, some, some.map(lambda row: row["key"])):
         assert rows.cardinality() == tf.data.UNKNOWN_CARDINALITY
-    assert len(mine.batch(500)) == -(-len(digits.keys) // 500)  # those of all workers together
+    assert len(mine.batch(500)) == -(-len(digits.keys) // 500)  # batches of all workers together
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras', of unknown cardinality
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, with unknown cardinality
 def test_what_is_kept_is_read_once(cache, monkeypatch):
-    """Keras would not come to the end of a pass whose batches it has counted, and tf.data keeps nothing before that."""
+    """`cache()` keeps nothing until a pass ends, and Keras stops a pass early if it has counted the batches."""
     opens, start = [], ChunkReader.__init__
     monkeypatch.setattr(ChunkReader, "__init__", lambda *args: opens.append(1) or start(*args))
     kept = opened(cache).map(lambda row: (row["val"]["x"], row["val"]["y"])).cache().batch(105)

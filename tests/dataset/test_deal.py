@@ -1,4 +1,4 @@
-"""How rows of workers become global batches."""
+"""The global batch plan: which rows of each worker form a global batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ spreads = st.lists(st.integers(0, 400), min_size=1, max_size=7).map(tuple)
 
 
 def dealt(deal: GlobalBatchPlan) -> np.ndarray:
-    """Rows by step and worker."""
+    """Return the number of rows by step and worker."""
     return np.stack([deal.sizes(worker) for worker in range(len(deal.rows_by_worker))], axis=1)
 
 

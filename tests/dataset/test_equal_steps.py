@@ -1,4 +1,4 @@
-"""Workers with unequal shares: equal numbers of steps, and no row lost to sharding."""
+"""Workers with unequal shards make equal numbers of steps, and sharding loses no row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEN_TO_ONE = [range(930), range(930, 1024)]
 
 
 def read(become, cache: str, shares: list[range], batch: int, **options) -> list[list[dict]]:
-    """The batches of each worker."""
+    """Return the batches of each worker."""
     found = []
     for worker in range(len(shares)):
         become(worker, shares)
@@ -91,7 +91,7 @@ def test_the_only_worker_knows_its_number_of_steps(as_worker, digits, make_cache
     (rows,) = as_worker(0, [range(1024)], cache.name, more_rows=1)
     batches = IgniteDataset(cache.name).batch(100)
     sizes = [len(batch["key"]) for batch in batches.as_numpy_iterator()]
-    assert sum(sizes) == rows > 3000  # those that have gone are replaced: Keras can do nothing with no rows
+    assert sum(sizes) == rows > 3000  # missing rows are replaced: Keras fails with an empty batch
     assert len(sizes) == int(batches.cardinality())
 
 
@@ -146,7 +146,7 @@ print(json.dumps({"keys": keys}))
 
 
 def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch):
-    """Under MultiWorkerMirroredStrategy with AUTO sharding each worker would see half of its own rows."""
+    """AUTO sharding of MultiWorkerMirroredStrategy would give each worker half of its own rows."""
     shares = [range(512), range(512, 1024)]
     ports = free_ports(2)
     workers = []

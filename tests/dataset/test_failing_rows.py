@@ -1,4 +1,4 @@
-"""Rows that make a mapped function fail: what comes out is what tf.data's own map, row by row, lets come out."""
+"""If a mapped function fails for a row, the results equal those of tf.data's map, which works row by row."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def numbers(ignite, fill_cache):
 
 
 def checked(row):
-    """Fails for the rows of one value in seven."""
+    """Fail for rows with one value in seven."""
     return row["key"], tf.debugging.check_numerics(1.0 / tf.cast(row["val"]["x"], tf.float64), "x is zero")
 
 
 def rarely(row):
-    """Fails for one row in 97: of some pages none, of some one."""
+    """Fail for one row in 97: never in some pages, once in others."""
     return row["key"], tf.debugging.check_numerics(
         1.0 / tf.cast(row["key"] % 97, tf.float64), "divided by zero"
     )
@@ -40,13 +40,13 @@ def picked(row):
 
 
 def both(numbers, build):
-    """The dataset, with what is built on it on pages and on rows."""
+    """Build on the dataset twice: mapped over pages, and mapped over rows."""
     dataset = IgniteDataset(numbers.name, **numbers.where())
     return build(dataset, True), build(dataset, False)
 
 
 def drained(dataset):
-    """Take all, with errors in their places."""
+    """Take all elements, with errors at their positions."""
     found, iterator = [], iter(dataset)
     while True:
         try:
@@ -78,7 +78,7 @@ def test_the_error_is_the_rows_own(numbers):
     for dataset in both(numbers, lambda dataset, vectorize: dataset.map(picked, vectorize=vectorize)):
         with pytest.raises(
             tf.errors.InvalidArgumentError, match=r"indices = [56] is not in \[0, 5\)"
-        ):  # not indices[n]
+        ):  # the message must not say indices[n]
             list(dataset)
 
 
@@ -107,7 +107,7 @@ def test_what_follows_sees_the_same(numbers, build):
 
 
 def test_batches_of_failing_rows_lose_no_more_than_tf_datas(numbers):
-    """The rows that were gathered for a batch go with the one that fails: in tf.data always, here some."""
+    """A failing row discards the rows gathered for its batch: all of them in tf.data, here only some."""
     fast, slow = both(numbers, lambda d, v: d.map(checked, vectorize=v).batch(8).ignore_errors())
     good = [
         key for key, _ in drained(both(numbers, lambda d, v: d.map(checked, vectorize=v).ignore_errors())[0])

@@ -1,4 +1,4 @@
-"""Fields are read by the names that rows and SQL have for them, where a table's aliases swap and shadow names."""
+"""Fields are read by the names in rows and in SQL, even if a table's aliases swap and shadow names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CACHE = "ALIASED_FIELDS"
 
 @dataclass(frozen=True)
 class Schema:
-    """Fields of the values in their order, and the SQL columns of those that the table declares."""
+    """The field names of the values in order, and the SQL columns of the fields that the table declares."""
 
     fields: tuple[str, ...]
     columns: dict[str, str]
@@ -62,7 +62,7 @@ def check(clients, schema: Schema) -> None:
 
 
 def same_by(clients, name: str, values: dict[int, float]) -> None:
-    """Whole rows, picked fields and the profile agree on the field that a name means."""
+    """Check that whole rows, picked fields and the profile resolve a name to the same field."""
     session, _, node = clients
     found = read(node, [name])
     ((_, column),) = found["val"].items()
@@ -77,7 +77,7 @@ def read(node, fields=None):
 
 
 def make(pyignite: Client, schema: Schema) -> None:
-    """Make the cache anew, each row with an array that makes it worth while to pick fields out by SQL."""
+    """Make the cache anew. An array in each row makes picking fields by SQL worthwhile."""
     if CACHE in pyignite.get_cache_names():
         pyignite.get_cache(CACHE).destroy()
     type_name = "Row" + "".join(schema.fields)

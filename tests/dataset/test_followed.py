@@ -1,4 +1,4 @@
-"""A dataset of rows as they come: what is there, what is put meanwhile, ends in the middle, and workers' shares."""
+"""A dataset that follows a cache: existing and new rows, ending early, and workers' shards."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def followed(cache, **options):
 
 
 def taken(batches, num_rows: int) -> dict[int, tuple[float, int, bytes]]:
-    """Take rows by key until there are so many."""
+    """Take batches until there are `num_rows` rows. Returns the rows by key."""
     found: dict[int, tuple[float, int, bytes]] = {}
     while len(found) < num_rows:
         rows = next(batches)
@@ -118,7 +118,7 @@ def test_it_ends_in_the_middle_though_nothing_comes(cache, ahead):
     rows = followed(cache).batch(30)
     batches = iter(rows.prefetch(ahead) if ahead else rows)
     next(batches)
-    time.sleep(0.5)  # it waits for the rows of a fourth batch by now
+    time.sleep(0.5)  # the iterator is waiting for rows of a fourth batch
     started = time.monotonic()
     del batches
     assert time.monotonic() - started < 30
@@ -152,7 +152,7 @@ def test_workers_follow_shares_of_their_own_and_share_each_batch(cache, put, as_
     assert len(set(found[0])) == len(found[0])
     assert len(set(found[1])) == len(found[1])
     assert not set(found[0]) & set(found[1])
-    # Fewer rows than workers: each brings one.
+    # With fewer rows than workers, each worker still brings one row.
     assert len(next(iter(followed(cache).batch(1)))["key"]) == 1
     as_worker(2, shares, cache.name)
     with pytest.raises(ConfigError, match="no partition of cache"):

@@ -1,4 +1,4 @@
-"""Datasets in the graphs of tf.compat.v1, read in sessions of a process that has registered nothing."""
+"""Datasets in graphs of tf.compat.v1, read in sessions of a process that has not called `register`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`IgniteDataset` on real nodes: every row once, with its values, whatever the transformation."""
+"""`IgniteDataset` on real nodes: every row once with its values, after any transformation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 def all_rows(dataset):
-    """Collect batches into one nest of arrays."""
+    """Concatenate batches into one nest of arrays."""
     batches = list(dataset.as_numpy_iterator())
     return tf.nest.map_structure(lambda *columns: np.concatenate(columns), *batches)
 
@@ -144,7 +144,7 @@ def test_shuffle_is_fixed_by_seed_and_pass(digits):
 def test_a_block_of_all_rows_mixes_uniformly(digits):
     dataset = IgniteDataset(digits.name, **digits.where()).shuffle(10_000, seed=1)
     keys = all_rows(dataset.batch(5000))["key"]
-    # The mean rank of the first tenth of the keys is that of a uniform permutation within 5 sigma.
+    # In a uniform permutation, the mean rank of the first tenth of the keys is within 5 sigma of the middle.
     ranks = np.flatnonzero(keys < 500)
     assert abs(ranks.mean() - 2500) < 5 * 1443 / np.sqrt(500)
 
@@ -253,7 +253,7 @@ def test_nulls(ignite, client):
         }
         cache.put(n, BinaryObject("Nullable", value))
     where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
-    # tf.data passes errors of a source on as its own, with our words in them.
+    # tf.data raises its own error with the source's message in it.
     with pytest.raises(tf.errors.OpError, match=r"SchemaError.*null in val.i.*fill=\{'i': 0\}"):
         all_rows(IgniteDataset("NULLS", **where, nulls="error").batch(10))
     found = all_rows(IgniteDataset("NULLS", **where, fill={"i": -1}).batch(10))
@@ -274,7 +274,7 @@ def test_a_boolean_beside_a_field_tells_where_it_is_null(ignite, client):
         )
         value = {"i": None if n == 7 else np.int32(n + 1), "whole": np.int16(n + 1), "s": "t", "in": inner}
         if n % 10 == 3:
-            del value["i"]  # as objects have it that were put before there was such a field
+            del value["i"]  # like objects that were put before the field existed
         cache.put(n, BinaryObject("Masked", value))
     where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
     try:
@@ -334,7 +334,7 @@ def test_workers_agree_on_what_may_be_null(ignite, client, as_worker):
 
 
 def test_an_early_end_ends_the_reading_threads(digits):
-    others = set(threading.enumerate())  # of datasets that other tests have not let go of yet
+    others = set(threading.enumerate())  # other tests' datasets that are not yet collected
     dataset = IgniteDataset(digits.name, **digits.where()).batch(10)
     for _ in range(5):
         next(iter(dataset))
@@ -389,7 +389,7 @@ def test_bad_arguments(digits, options, match):
 
 
 def test_a_type_added_after_the_dataset_was_made_is_learnt(ignite, client):
-    """A new schema of a known type arrives in the middle: the decoder asks the cluster again."""
+    """A new schema of a known type appears after the dataset was made; the decoder asks the cluster again."""
     cache = client.create_cache(CacheConfig("EVOLVES"))
     cache.put(1, BinaryObject("Evolves", {"a": np.int32(1)}))
     dataset = IgniteDataset("EVOLVES", host="127.0.0.1", port=ignite.nodes[0].port)
@@ -428,7 +428,7 @@ def test_an_empty_sql_table_tells_its_schema(ignite):
 
 
 def test_an_empty_cache_has_the_fields_that_its_type_has_beside_the_columns(ignite, client):
-    """A Java class names some of its fields for SQL; all of them are stored."""
+    """A Java class declares only some of its fields for SQL, but stores all of them."""
     entity = QueryEntity(
         "HALF_DECLARED", "java.lang.Long", "HalfDeclared", (QueryField("NAME", "java.lang.String"),)
     )
@@ -438,7 +438,7 @@ def test_an_empty_cache_has_the_fields_that_its_type_has_beside_the_columns(igni
             "HalfDeclared",
             {"age": np.int32(4), "name": "Tom", "owner": BinaryObject("HalfOwner", {"name": "x"})},
         )
-        cache.put(0, row)  # now the cluster knows the type
+        cache.put(0, row)  # this registers the type
         cache.remove(0)
         dataset = IgniteDataset("HALF_DECLARED", host="127.0.0.1", port=ignite.nodes[0].port)
         assert dataset.element_spec["val"] == {
@@ -477,7 +477,7 @@ def test_a_sql_table_gives_its_columns(ignite):
     assert sorted(rows["key"].tolist()) == list(range(20))
     value = {name: column[0] for name, column in rows["val"].items()}
     assert rows["val"]["NAME"].tolist() == [b"kitten " + b"x" * key for key in rows["key"].tolist()]
-    # A DATE is midnight in the nodes' time zone.
+    # A DATE is stored as midnight in the nodes' time zone.
     born = np.datetime64(int(value["BORN"]), "ms")
     assert abs(born - np.datetime64("2020-02-03")) <= np.timedelta64(14, "h")
     assert value["PRICE"] == -12.34

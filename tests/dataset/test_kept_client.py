@@ -1,4 +1,4 @@
-"""Connections stay open from one pass to the next, and not much longer."""
+"""Connections stay open between passes, but not much longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import until
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The channels that were opened."""
+    """A list of the channels opened during the test."""
     channels = []
     original = router_module.open_channel
 
@@ -33,9 +33,7 @@ def is_open(channel):
 
 
 def test_a_second_pass_opens_no_connection(digits, opened, monkeypatch):
-    monkeypatch.setattr(
-        KeptClient, "_go_idle", lambda client: None
-    )  # a pass may take longer on a busy machine
+    monkeypatch.setattr(KeptClient, "_go_idle", lambda client: None)  # a pass may be slow on a busy machine
     dataset = IgniteDataset(digits.name, **digits.where()).batch(100)
     assert sum(len(batch["key"]) for batch in dataset) == 5000
     num_opened = len(opened)

@@ -1,4 +1,4 @@
-"""What tf.data keeps of a dataset: iterators' positions, snapshots, and datasets that its service reads."""
+"""Saved state of a dataset: iterator checkpoints, snapshots, and the tf.data service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ignite_tf_magic import IgniteDataset
 
 @pytest.fixture
 def keys(digits):
-    """The keys of a dataset that any process can make again."""
+    """The keys of a dataset that any process can rebuild."""
     ignite_tf_magic.register()
     dataset = IgniteDataset(digits.name, digits.endpoint.host, digits.endpoint.port, read_by="worker")
     return dataset.map(lambda row: row["key"])

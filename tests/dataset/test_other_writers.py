@@ -1,4 +1,4 @@
-"""Rows that other clients wrote: pyignite's dates, lists with nulls and unregistered types, columns that nobody set."""
+"""Rows of other clients: pyignite's dates, lists with nulls, unregistered types, and columns never set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read(node, name, **options):
 
 @pytest.mark.parametrize("writers", ["ppp", "sss", "lll", "pslpsl", "s" * 400 + "p"])
 def test_one_instant_is_one_number_whoever_wrote_it_and_however_it_is_read(clients, writers):
-    """pyignite writes a java.util.Date, SQL's arguments and literals a Timestamp."""
+    """pyignite writes a java.util.Date; SQL arguments and literals are written as a Timestamp."""
     session, pyignite, node = clients
     list(pyignite.sql("DROP TABLE IF EXISTS MOMENTS"))
     list(pyignite.sql("CREATE TABLE MOMENTS (ID INT PRIMARY KEY, T TIMESTAMP, D DATE)"))
@@ -66,7 +66,7 @@ def test_columns_that_no_row_has_set_are_there_and_null(clients):
 
 
 def test_columns_that_were_added_and_dropped(clients):
-    """The configuration of a cache does not change with ALTER TABLE."""
+    """ALTER TABLE does not change the configuration of a cache."""
     session, _, node = clients
     session.query("DROP TABLE IF EXISTS ALTERED")
     session.query("CREATE TABLE ALTERED (ID INT PRIMARY KEY, A INT, GONE INT)")
@@ -100,7 +100,7 @@ def test_a_null_in_a_list_that_is_the_whole_value_is_known(clients):
 
 
 def test_keys_of_a_type_that_nobody_registered_are_left_out_with_the_reason(clients):
-    """pyignite registers the types of values alone."""
+    """pyignite registers only the types of values."""
     session, pyignite, node = clients
     schema = OrderedDict([("id", IntObject), ("text", String)])
     key_type = GenericObjectMeta("Unregistered", (), {}, type_name="UnregisteredKey", schema=schema)

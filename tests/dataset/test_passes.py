@@ -1,4 +1,4 @@
-"""A pass has an order of its own, always the same one for its number, and can begin in its middle."""
+"""The pass's number determines its order, and a pass can begin in its middle."""
 
 from __future__ import annotations
 

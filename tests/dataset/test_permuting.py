@@ -1,4 +1,4 @@
-"""Rows that are permuted while they are read: blocks of them, each row whole, and the same rows as by TensorFlow."""
+"""Rows shuffled while they are read, in blocks; each row stays whole, and no row differs from TensorFlow's shuffle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUT = make_pages(
 
 
 def chunks_of(sizes):
-    """Chunks of rows that are numbered; each column tells the row's number."""
+    """Yield chunks of numbered rows; each column contains the row's number."""
     first = 0
     for size in sizes:
         chunk = ColumnChunk(LAYOUT, max(size, 1))
@@ -100,7 +100,7 @@ def test_pure_functions_and_the_order_of_rows_can_be_exchanged(digits, monkeypat
 
     assert same(dataset.shuffle(300)) == [300]
     assert same(dataset.map(lambda row: row).shuffle(300)) == [300]
-    # What draws, counts or remembers would draw, count and remember other rows.
+    # Functions that draw random numbers or read state must see the rows in the original order.
     assert same(dataset.map(lambda row: {**row, "drawn": tf.random.uniform([])}).shuffle(300)) == []
     assert same(dataset.map(lambda row: {**row, "n": count.read_value()}).shuffle(300)) == []
     assert same(dataset.shuffle(300).shuffle(20)) == [300]

@@ -1,4 +1,4 @@
-"""Memory for columns: used again once free, bounded, given back."""
+"""Memory for columns is reused once free, bounded, and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process ends while rows are being read, however it comes to its end."""
+"""A process can end in any way while rows are being read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# A thread of tf.data is in Python almost always, and the main module holds the iterator to the end.
+# tf.data's thread is almost always in Python code, and the main module holds the iterator until the exit.
 SCRIPT = """
 import sys, time
 import numpy as np
@@ -27,7 +27,7 @@ print("reading", flush=True)
 
 @pytest.mark.parametrize(("end", "code"), [("raise ValueError('of the script')", 1), ("sys.exit(3)", 3)])
 def test_a_process_ends_while_a_dataset_is_read(end, code):
-    """Without what `generator._end_passes` does it waits for ever, each time."""
+    """Without `generator._end_passes` the process would always hang."""
     command = [sys.executable, "-c", SCRIPT + end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (code, "reading\n")

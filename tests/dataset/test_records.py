@@ -1,4 +1,4 @@
-"""Record files: the same rows as the generator gives, framed as TFRecord, read by stock operations of TensorFlow."""
+"""Record files hold the same rows as the generator, in TFRecord framing that stock TensorFlow operations read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_all(uri, step=1 << 20):
 
 
 def payloads(framed):
-    """Take TFRecord framing apart, by the book."""
+    """Parse TFRecord framing by its specification."""
     found, at = [], 0
     while at < len(framed):
         (size,) = struct.unpack_from("<Q", framed, at)
@@ -101,7 +101,7 @@ def test_checksums_agree_and_go_on(data, cut):
     assert crc32c(memoryview(data)) == whole
     assert crc32c(memoryview(data)[cut:], crc32c(memoryview(data)[:cut])) == whole
     compiled = crc_module.library()
-    if compiled is not None and data:  # as on processors without the instruction
+    if compiled is not None and data:  # the table path, for processors without the instruction
         at, tables = np.frombuffer(data, np.uint8).ctypes.data, crc_module.tables().ctypes.data
         assert compiled.itm_crc32c(0, at, len(data), tables, 1) == whole
 
@@ -188,7 +188,7 @@ def test_damaged_and_shortened_files_are_found_out(digits, tmp_path):
         rows()
 
 
-# The same rows as the generator's
+# The same rows as from the generator
 
 
 def assert_equal_datasets(name, batch=7, **options):
@@ -222,13 +222,13 @@ def test_text_numbers_arrays_and_moments(make_cache):
         columns[f"two_{code[-1:]}{code[:1]}"] = np.arange(12).reshape(4, 3).astype(code)
     cache = make_cache(columns)
     assert_equal_datasets(cache.name, 3, **cache.where())
-    # Larger than a page of strings, and longer than one byte of length.
+    # More than one page of strings, with lengths of more than one byte.
     many = make_cache({"s": np.array([("é" * (n % 400)) for n in range(3000)], object)})
     assert_equal_datasets(many.name, 1000, **many.where())
 
 
 def test_chunks_of_large_strings_are_bounded(make_cache):
-    """By bytes, which the rows that were looked at tell; 256 a row would make chunks of 800 MB here."""
+    """Chunks are bounded by the bytes of sampled rows; a fixed number of rows could make chunks of 800 MB here."""
     cache = make_cache({"jpeg": np.array([b"x" * (50_000 + n) for n in range(150)], object)})
     source = open_source(read_options(cache.name, **cache.where()))
     assert source.chunk_rows == 64
@@ -426,14 +426,14 @@ def test_an_early_end_ends_the_reading_threads(digits):
 
 def test_a_forked_process_is_told_to_open_its_own(digits):
     with closing(record_file_system().open_read(uri_of(digits))) as file:
-        file._process += 1  # as a fork would find it; forking a process with TensorFlow's threads is no test
+        file._process += 1  # simulates a fork: TensorFlow's threads make a real one unsafe
         with pytest.raises(OSError, match="fork"):
             file.read_into(0, memoryview(bytearray(10)))
         file._process -= 1
 
 
 class Failing:
-    """A reading whose node goes away; that no later read finds the end of the rows instead takes a stand-in."""
+    """A source whose node disappears. A later read must not report the end of the rows instead."""
 
     def chunks(self):
         raise ConnectionLost("db1:10800", "it went away")
@@ -484,7 +484,7 @@ def test_refusals(digits):
 
 
 def test_an_unreachable_ignite_is_not_taken_for_a_lost_worker():
-    """A coordinator waits for ever for another worker when it sees UNAVAILABLE or DEADLINE_EXCEEDED."""
+    """A coordinator that gets UNAVAILABLE or DEADLINE_EXCEEDED would wait forever for another worker."""
     address = RecordAddress("ANY", endpoint=Endpoint("127.0.0.1", 9))
     with pytest.raises(IgniteTfError, match="127.0.0.1:9.*IGNITE_DATASET_HOST") as caught:
         record_file_system().open_read(address.uri())
@@ -510,7 +510,7 @@ def test_rows_lost_between_making_and_reading_are_noticed(own_nodes, fill_cache)
     os.kill(victim.pid, signal.SIGKILL)
     with connect(ConnectOptions((endpoint,))) as client:
         until(lambda: len(client.cache("LOST").partition_map().owners) == 2, what="the loss to be noticed")
-    # A process that never saw the lost node opens the file now.
+    # A process that never saw the lost node now opens the file.
     with pytest.raises(PartitionsLost, match="LOST"):
         read_all(RecordAddress("LOST", endpoint=endpoint, snapshot=snapshot).uri())
 
@@ -555,7 +555,7 @@ def test_snapshots_are_read_as_they_were_written(digits):
     assert again.baseline == source.baseline
     assert again.layout.leaves() == source.layout.leaves()
     assert again.row_bytes == source.row_bytes > 64
-    assert len(text) < 2000  # it is part of a name
+    assert len(text) < 2000  # the snapshot is part of a file name
     odd = Baseline("C", {-1: uuid.uuid4()}, frozenset({uuid.uuid4()}), 2, 7)
     assert Snapshot.from_text(Snapshot(source.layout, odd, 7).to_text()).baseline == odd
     for bad in ("", "AAAA", text[:-9], text[9:]):

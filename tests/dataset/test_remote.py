@@ -1,6 +1,6 @@
-"""Datasets on remote devices: chief, ps and two workers in processes of their own, rows read by the workers.
+"""Datasets on remote devices: a chief, a ps and two workers as separate processes; the workers read the rows.
 
-The ps has not called `register_schemes`: it stands for a worker that forgot to.
+The ps has not called `register_schemes`: it represents a worker that forgot to.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class Servers:
 
 @pytest.fixture(scope="module")
 def servers(digits, tmp_path_factory):
-    """A ps and two workers, each worker with its own partitions."""
+    """Start a ps and two workers, each worker with its own partitions."""
     folder = tmp_path_factory.mktemp("servers")
     ports = [f"127.0.0.1:{port}" for port in free_ports(4)]
     spec = {"worker": ports[:2], "ps": ports[2:3], "chief": ports[3:]}
@@ -300,7 +300,7 @@ def servers(digits, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(digits):
-    """What one process alone finds: the keys of each share, and the gradient over all rows."""
+    """Return what one process computes: the keys of each shard, and the gradient over all rows."""
     keys = []
     for share in SHARES:
         dataset = IgniteDataset(digits.name, **digits.where(), part=share)
@@ -371,7 +371,7 @@ def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(
         assert set(keys) <= expected[0][number // 2]
     for refusal in found["refused"]:
         assert refusal.startswith("ConfigError: the iterator is to be on /job:worker/task:1")
-    assert found["own"] == ""  # where the session's task is one's own, all is as it seems
+    assert found["own"] == ""  # no error if the session's task is this process
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""A pass that was begun with some assignment of partitions is read on with another one, on real nodes."""
+"""A pass begun with one assignment of partitions continues with another one, on real nodes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def keys_by_partition(cluster, name: str) -> dict[int, list[int]]:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.nightly
 def test_one_worker_alone_and_groups_whose_partitions_have_several_owners(as_worker, ignite, digits, shuffle):
-    """As if three nodes had been other ones, with other partitions, and rows had been larger.
+    """The recorded groups and chunk size are those of a cluster with five other nodes and larger rows.
 
     Nightly. Shorter: test_each_worker_reads_on_what_it_would_have_read
     """
@@ -177,7 +177,7 @@ def read_anew(become, name, shares, number, **options):
 @pytest.mark.parametrize("share", [range(512), range(1020, 1024)])
 @pytest.mark.parametrize("policy", list(EqualSteps))
 def test_batches_are_the_rows_cut_as_the_deal_says(as_worker, digits, share, policy):
-    """The simple way: row after row, cut in Python."""
+    """The expected batches are cut from single rows in Python."""
     rest = [p for p in range(1024) if p not in share]
     rows = as_worker(0, [share, rest])
     dataset = IgniteDataset(digits.name, equal_steps=policy.value).map(lambda row: row["key"])
@@ -193,7 +193,7 @@ def test_batches_are_the_rows_cut_as_the_deal_says(as_worker, digits, share, pol
 def test_a_node_is_lost_and_its_backups_give_the_same_rows_in_the_same_order(
     own_nodes, fill_cache, as_worker, num_workers
 ):
-    """Keys of one hash, too: their order is that of the keys, on each node."""
+    """Some keys share a hash. On every node, such rows are ordered by key."""
     high = np.arange(1, 41) << 32
     keys = np.concatenate([np.arange(4000), *[high | (high >> 32) ^ low for low in range(1000, 1050)]])
     keys = np.random.default_rng(1).permutation(keys)
@@ -225,7 +225,7 @@ def owners_now(cluster):
 
 
 def lose_a_node(cluster, kept):
-    """Kill one that is not asked first, and wait until its partitions have other owners."""
+    """Kill a node other than `kept`, and wait until its partitions have other owners."""
     with connect(cluster.connect_options) as client:
         lost = next(node for node in client.nodes() if node.node_id != kept)
         port = lost.endpoints[0].port

@@ -1,4 +1,4 @@
-"""Fields and rows that the nodes pick out: the same rows as a reading of all, and nothing left out in silence."""
+"""Fields and rows picked by the nodes: the same rows as a full read, and nothing silently left out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 3000
 
 @pytest.fixture(scope="module")
 def wide(ignite, fill_cache):
-    """Rows of 2 KB, of which some fields are small."""
+    """Rows of 2 KB with some small fields."""
     random = np.random.default_rng(4)
     return fill_cache(
         ignite,
@@ -128,7 +128,7 @@ def test_a_condition(wide, fields):
     ],
 )
 def test_a_condition_over_keys_gives_each_row_once(wide, where, args, keys):
-    """Ignite takes partitions out of such a condition itself, whatever partitions it was told."""
+    """Ignite derives partitions from such a condition itself, and ignores the requested ones."""
     found = [
         int(row["key"]) for row in IgniteDataset(wide.name, where=where, where_args=args, **wide.where())
     ]
@@ -141,7 +141,7 @@ def test_a_condition_over_keys_gives_each_row_once(wide, where, args, keys):
 
 
 def test_whole_rows_are_asked_for_by_their_own_size(wide):
-    """Not by that of the fields that are read of them: a node would build a page of 16,384 rows, however large."""
+    """The size of the picked fields alone would make a node build a page of 16,384 whole rows."""
     options = read_options(wide.name, fields=["filling"], where="label < 3", **wide.where())
     picked = open_source(options).picked
     assert picked is not None and "_VAL" in picked.query.statement and picked.query.row_bytes is None
@@ -211,7 +211,7 @@ def test_what_has_no_condition(wide, client, make_cache):
 
 
 def test_rows_that_the_table_does_not_show_are_an_error_and_no_silence(wide, client, make_cache):
-    """Rows of other types are in the cache and not in its table; few, so that no sample has them."""
+    """The cache has a row of another type, which its table hides; a sample is unlikely to find it."""
     made = make_cache({name: wide.columns[name] for name in ("label", "filling")})
     options = read_options(made.name, fields=["label"], **made.where())
     source = open_source(options)

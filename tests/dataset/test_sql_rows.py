@@ -1,4 +1,4 @@
-"""Rows of a SELECT as a dataset: each worker its own, and what no part of the rows can give is refused."""
+"""Rows of a SELECT as a dataset: each worker reads its own, and queries that cannot be split are refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_expressions_and_conditions_are_those_of_sql(sales, query):
     assert float(total) == sum(row[0] + 1 for row in expected)
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # as of any dataset that nobody has counted
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # the number of rows is unknown
 def test_all_columns_and_a_fit(sales):
     dataset = IgniteDataset.from_sql("SELECT * FROM SALES_ROWS", **sales.where())
     assert set(dataset.element_spec) >= {"price", "amount", "shop"}

@@ -1,4 +1,4 @@
-"""Who reads what in a pass can be recorded, and be read on so when everything lies elsewhere."""
+"""The order in which workers read a pass can be recorded, and continued after partitions have moved."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.dataset.chunks import in_turn
 
 @dataclass
 class Run:
-    """A cache and workers, started twice.
+    """A cache and its workers, started twice.
 
     Attributes:
-        rows: Rows of each partition.
-        workers: For each start the worker of each partition.
-        owners: For each start the owner of each partition.
-        chunk_rows: Of each worker, at both starts.
+        rows: The number of rows of each partition.
+        workers: For each start, the worker of each partition.
+        owners: For each start, the owner of each partition.
+        chunk_rows: For each start, the rows in a chunk of each worker.
     """
 
     rows: list[int]
@@ -71,7 +71,7 @@ def runs(draw) -> Run:
 
 
 def rows_in_order(run: Run, stream: Stream, seed: int) -> list[tuple[int, int]]:
-    """What a `ChunkReader` gives, as (partition, row)."""
+    """Return the rows that a `ChunkReader` reads, in order, as (partition, row)."""
 
     def order(partitions):
         return np.random.default_rng(seed).permutation(np.asarray(partitions, int)).tolist()

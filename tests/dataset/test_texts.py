@@ -1,4 +1,4 @@
-"""Columns of text by request: what a number would lose is kept, wherever the rows are read."""
+"""Columns read as text keep what a number would lose, wherever the rows are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def put_type(client, names):
 
 @pytest.fixture
 def cache(ignite, client):
-    """Prices with zeros behind them, states by turns, and times of any year."""
+    """Prices with trailing zeros, alternating states, and times in the year 1."""
     put_type(client, ["NEW", "SENT"])
     made = client.create_cache(CacheConfig("TEXTS_READ"))
     made.put_all(

@@ -1,4 +1,4 @@
-"""What is used of TensorFlow beside its public API is there, as it was, and nowhere but in one module."""
+"""The private TensorFlow API is unchanged, and only one module uses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRIVATE = re.compile(
     r"tensorflow\.python\.|import tensorflow\.python|\._variant_tensor|\b\w+\._inputs\(|\._set_attr\("
     r"|tf\.__internal__|tensorflow\._api|keras\.src"
 )
-# These name private modules, as texts, and use nothing of them.
+# These modules only name private modules in strings.
 NAMED_ONLY = {
     "runs/deferred_imports.py": "those that are imported later; no TensorFlow is loaded there",
     "training/untrusted_models.py": "where public operations say that they were made",
@@ -27,7 +27,7 @@ NAMED_ONLY = {
 
 
 def test_this_tensorflow_has_changed_nothing():
-    """In a process of its own: it makes operations, and seeds."""
+    """It runs in its own process, because it creates operations and seeds."""
     code = (
         "import json; from ignite_tf_magic.dataset import tf_private; print(json.dumps(tf_private.changed()))"
     )

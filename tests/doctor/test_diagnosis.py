@@ -1,4 +1,4 @@
-"""What the doctor makes of facts, and what an agent reads of systemd. No host is asked here."""
+"""The doctor's conclusions from facts, and an agent's reading of systemd. No host is contacted."""
 
 from __future__ import annotations
 
@@ -226,6 +226,6 @@ def test_systemd_that_ends_processes_at_logout(tmp_path, files, ends):
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    assert ends_at_logout("me", str(tmp_path)) is False  # another init
+    assert ends_at_logout("me", str(tmp_path)) is False  # another init system
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     assert ends_at_logout("me", str(tmp_path)) is ends

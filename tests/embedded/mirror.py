@@ -1,4 +1,4 @@
-"""A Maven repository on loopback with Ignite's three modules as tiny jars, and ways to misbehave."""
+"""A Maven repository on loopback with Ignite's three modules as tiny jars, which can simulate server failures."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _NEEDS_CORE = """<dependencies><dependency><groupId>org.apache.ignite</groupId><
 
 
 class Mirror:
-    """What the server has, what it was asked for, and how it is to misbehave.
+    """The server's files, the requests it received, and the failures that it simulates.
 
     Attributes:
-        asked: Requests by file name.
-        cut: File names of which only the first half is sent.
-        garbage: File names that come back as something else.
-        stalled: Set when a request waits because its file is in `stall`.
+        asked: The number of requests by file name.
+        cut: Names of files that are sent only half.
+        garbage: Names of files whose content is replaced.
+        stall: Names of files whose requests wait until `go_on` is set.
+        stalled: Set while a request waits because its file is in `stall`.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ NAMESPACE = "{http://www.springframework.org/schema/beans}"
 
 
 def beans(node: NodeConfig) -> dict[str, dict[str, ET.Element]]:
-    """Properties by the short class name of their bean."""
+    """Return the properties of the beans, by the bean's short class name."""
     root = ET.fromstring(node_xml(node))
     return {
         bean.attrib["class"].rpartition(".")[2]: {

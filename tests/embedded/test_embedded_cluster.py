@@ -1,4 +1,4 @@
-"""Real nodes: up, reused, mended, down; and starts that fail."""
+"""Real nodes: started, reused, restarted, stopped; and starts that fail."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def java_processes_of(home: Path) -> list[int]:
 
 
 def until_dead(cluster: EmbeddedCluster, index: int) -> None:
-    """Wait until a node is known to have ended."""
+    """Wait until the status shows that a node has ended."""
     until(lambda: (found := status(cluster.home)) is None or not found.nodes[index].alive)
 
 
 def listening_addresses(pid: int) -> set[str]:
-    """Local addresses on which a process listens, from Linux's tables, IPv4 and IPv6."""
+    """Return the local addresses on which a process listens, from Linux's IPv4 and IPv6 tables."""
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:

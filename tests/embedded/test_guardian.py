@@ -1,4 +1,4 @@
-"""Who ends an idle cluster, and who must not."""
+"""The guardian ends idle clusters, and no others."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def test_the_guardian_writes_down_that_a_node_died_and_the_next_start_tells_why_
     cluster: EmbeddedCluster = new_cluster(num_nodes=1, idle_timeout_s=4.0)
     assert cluster.nodes[0].pid is not None
     said: list[str] = []
-    with (cluster.home / "guardian.log").open() as log:  # can be read on when the guardian has removed it
+    with (
+        cluster.home / "guardian.log"
+    ).open() as log:  # an open file stays readable after the guardian removes it
         os.kill(cluster.nodes[0].pid, signal.SIGKILL)
         until(lambda: said.append(log.read()) or "node 0" in "".join(said))
     until(lambda: status(cluster.home) is None)

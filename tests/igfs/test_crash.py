@@ -1,4 +1,4 @@
-"""Writers and nodes that are killed in the middle: a short form of `make faults`."""
+"""Writers and nodes that are killed during writes: a short form of `make faults`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who removes garbage is cut off in the middle: the check finds nothing wrong then, and the next sweep goes on."""
+"""A sweep is interrupted at every change: fsck finds no problem then, and the next sweep continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLS = ("put_all", "remove", "remove_all")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_nothing_seems_wrong_at_any_point(new_volume, own_name, quick_leases, monkeypatch, when):
     volume = new_volume(own_name, block_bytes=BLOCK)
-    volume.store.on_garbage = lambda: None  # nobody sweeps but this test
+    volume.store.on_garbage = lambda: None  # only this test sweeps
     monkeypatch.setattr(lease_manager, "SWEEP_S", 1000.0)
     num_cut = 0
     for point in count():
@@ -43,14 +43,14 @@ def test_nothing_seems_wrong_at_any_point(new_volume, own_name, quick_leases, mo
 
 
 def remove_blocks_alone(volume) -> None:
-    """Remove what other clients may before the tree's own record is swept again."""
+    """Remove the blocks that other clients may remove before the tree's own record is swept again."""
     for key, record in volume.collector.records().items():
         if isinstance(record, Garbage) and not record.directories:
             volume.collector.remove(key, record)
 
 
 def cut_off_sweeps(volume, point: int, when: str, monkeypatch) -> bool:
-    """Sweep until a change fails, or until nothing is left; gives whether one has failed."""
+    """Sweep until a change fails or nothing is left. Returns whether a change failed."""
     numbers = count()
 
     def failing(call):

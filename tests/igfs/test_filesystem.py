@@ -1,4 +1,4 @@
-"""igfs through fsspec: text, transactions, `with`, patterns, and what an exception leaves."""
+"""igfs through fsspec: text, transactions, `with`, patterns, and files after an exception."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def write_as_pandas_does(opened, encoding):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_byte_order_mark_is_written_once(fs, top, tmp_path, encoding):
-    """By our own text files, and by those that libraries put around a binary one."""
+    """The text files of igfs and those that libraries wrap around a binary file write it once."""
     ours, theirs, local = f"{top}/ours", f"{top}/theirs", tmp_path / "local"
     for mode in "wa":
         told = write_as_pandas_does(fs.open(theirs, f"{mode}b"), encoding)
@@ -323,7 +323,7 @@ def test_times(fs, top):
 
 
 def test_a_file_outlives_the_file_system_object(ignite, shared_name):
-    """Only the file is held by anybody."""
+    """Only the file is referenced."""
 
     def opened(mode):
         endpoint = ignite.connect_options.endpoints[0]

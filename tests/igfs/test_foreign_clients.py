@@ -1,4 +1,4 @@
-"""Programs that know nothing of igfs, through fsspec: what they leave when they fail, what they take for granted."""
+"""Programs that use igfs only through fsspec: the files they leave when they fail, and their assumptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fs(ignite, monkeypatch, tmp_path):
 
 @pytest.fixture
 def old(fs):
-    """The path of a file with an old content."""
+    """The path of a file with old content."""
     path = f"/foreign-{uuid.uuid4().hex[:8]}/file"
     fs.pipe(path, b"old")
     yield path
@@ -110,7 +110,7 @@ def test_what_was_flushed_before_an_exception_stays(fs, old):
 
 
 def test_files_that_are_written_because_of_an_exception_are_whole(fs, old):
-    """A report of a failure, written where that is handled, also by a manager that is told of it."""
+    """Reports of a failure are written while it is handled, also by a context manager that receives it."""
 
     class Reporter:
         def __enter__(self):
@@ -198,7 +198,7 @@ def test_fsspec_keeps_parts_of_files_on_this_machine(fs, old, cache, tmp_path, m
 
 
 def test_an_address_whose_first_slash_was_lost_means_the_directory_at_the_top(fs, old):
-    """pathlib makes igfs:/ of igfs:///, and `datasets` then igfs:// of that."""
+    """pathlib turns igfs:/// into igfs:/, which `datasets` turns into igfs://."""
     assert fsspec.open(f"igfs:/{old}").fs is fs
     with fsspec.open(f"igfs:/{old}") as file:
         assert file.read() == b"old"

@@ -1,4 +1,4 @@
-"""fsspec's own suite for file systems, whole, on real nodes."""
+"""Runs fsspec's complete test suite for file systems on real nodes."""
 
 from __future__ import annotations
 

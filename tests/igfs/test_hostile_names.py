@@ -1,4 +1,4 @@
-"""Any client of a cluster can write rows of igfs: names that lead elsewhere are refused, and write nothing."""
+"""Any client of a cluster can write rows of igfs: names that lead out of the target are refused, and write nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def volume(cluster, own_name, monkeypatch):
 
 
 def plant(volume, directory, *entries):
-    """Write entries as a foreign client would: rows, with any names."""
+    """Write rows of entries with any names, as a foreign client could."""
     rows = {layout.entry_key(directory, name): layout.encode(node) for name, node in entries}
     row = names.row_key(directory, "")
     known = volume.store.meta.get(row)

@@ -1,4 +1,4 @@
-"""How files lie in rows: records survive the round trip, damage is found, small flushes stay cheap."""
+"""The layout of files in rows: records survive the round trip, damage is detected, small flushes stay cheap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ignite_tf_magic.igfs.layout import (
 
 IDS = st.integers(1, 2**87)
 TIMES = st.integers(-(2**63), 2**63 - 1)
-# Few writers, so that they come again.
+# Few writers, so ids repeat.
 WRITERS = st.one_of(st.integers(1, 3), IDS)
 EXTENTS = st.builds(
     Extent, WRITERS, st.integers(0, 2**40 - 2**33), st.integers(1, 2**32 - 1), st.integers(1, 2**32 - 1)
@@ -67,7 +67,7 @@ def test_a_record_is_read_as_it_was_written(node):
 
 @given(FILES)
 def test_clients_of_the_version_before_marks_find_the_content_of_marked_files(node):
-    """They read extents from the front and the tail from the end, and pass over what stands between them."""
+    """Older clients read extents from the front and the tail from the end, and skip the marks between them."""
     body = layout.encode(node)[:-4]
     front = layout.encode(replace(node, tail=b"", marks=()))[:-4]
     tail_bytes = int.from_bytes(body[2 + 11 + 8 + 8 + 2 + 4 :][:4], "little")
@@ -85,14 +85,14 @@ def test_a_mark_stays_until_sixteen_others_have_appended():
         marks = appends.marked(marks, appends.mark_of(other, 1))
         assert appends.holds(marks, mine)
         assert not appends.holds(marks, appends.mark_of(7, 4))
-        marks = appends.marked(marks, appends.mark_of(100, 9))  # one writer takes one place
+        marks = appends.marked(marks, appends.mark_of(100, 9))  # a writer has one mark
     marks = appends.marked(marks, appends.mark_of(99, 1))
     assert len(marks) == MAX_MARKS and not appends.holds(marks, mine)
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 30))
 def test_whether_a_mark_may_be_forgotten(writers, at):
-    """After an append that was made it is there, or said to be perhaps forgotten."""
+    """After a successful append, its mark is present or reported as possibly forgotten."""
     before, now = (), ()
     for number, writer in enumerate(writers):
         if number == at:
@@ -211,7 +211,7 @@ def test_what_another_file_does_not_use(extents, kept):
     assert keys_of(layout.without(extents, kept)) == [b for b in keys_of(extents) if b[0] not in used]
 
 
-# Sizes of flushes as loggers make them, and the edges of every rule.
+# Sizes of flushes that loggers make, and the limits of every rule.
 FLUSHES = st.one_of(
     st.integers(1, 300),
     st.integers(TAIL_BYTES - 2, TAIL_BYTES + 2),
@@ -221,7 +221,7 @@ FLUSHES = st.one_of(
 
 
 def grow(flushes, block_bytes):
-    """What a writer does with each flush; gives the largest number of extents and of rewritten bytes."""
+    """Simulate a writer's flushes. Returns the largest number of extents, the bytes written, and the file's size."""
     extents, tail, most, written, piece, block = (), 0, 0, 0, FIRST_PIECE, 0
     for num_bytes in flushes:
         data = tail + num_bytes

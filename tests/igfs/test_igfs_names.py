@@ -1,4 +1,4 @@
-"""The names in a directory: a tree of rows that behaves as a set."""
+"""The names in a directory: a tree of rows that behaves like a set."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def small_leaves(request, monkeypatch):
 
 
 class Rows:
-    """A directory's rows, through their encoded form."""
+    """A directory's rows in encoded form."""
 
     def __init__(self):
         self.rows = {}
 
     def nodes(self, name):
-        """What is read on the way to a name: nothing else may be needed."""
+        """Return the nodes on the path to a name. A change may need no others."""
         found = {}
         for depth in range(names.MAX_DEPTH + 1):
             place = names.route(name, depth)[-1]

@@ -1,4 +1,4 @@
-"""Paths and addresses: any name that a disk could hold, and which cluster is meant."""
+"""Paths and addresses: any name that a disk allows, and the cluster that an address means."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_authority_that_is_none(authority):
 
 @pytest.fixture(autouse=True)
 def nothing_configured(monkeypatch, tmp_path):
-    """No cluster is configured and none runs for this user."""
+    """Ensure that no cluster is configured and none runs for this user."""
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""TensorFlow and Keras on igfs: each thing they do with files, in one process (TensorFlow takes long to import)."""
+"""TensorFlow and Keras on igfs: each feature that uses files, in one process, as importing TensorFlow is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data is written and read with elsewhere writes it to igfs and reads it there, each by its own means."""
+"""Popular data libraries write and read igfs, each through its own file layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change was carried out, and the connection broke before the answer came: it is done once, and said so."""
+"""If the connection breaks before the answer to a change arrives, the change is made exactly once and reported."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BLOCK = 16_384
 
 
 class Loss:
-    """Breaks the connection around the next commit, or answers with an error, before or after it is carried out."""
+    """Fails the next commit by a broken connection or an error, before or after it is carried out."""
 
     def __init__(self, monkeypatch, when: str, kind: str = "lost") -> None:
         self.when = when
         self.kind = kind
-        # What another client does between the change and the error.
+        # Runs between the change and the error, as another client.
         self.meanwhile = lambda: None
         self.is_armed = False
         self.num_lost = 0
@@ -130,7 +130,7 @@ def test_cutting(own_volume, losing):
     assert read_all(own_volume, ("f",)) == b"x" * 50_000
 
 
-# How large the file is before, and what is appended: a small row, a merged piece, whole blocks.
+# The file's size before, and the bytes appended: a small row, a merged piece, whole blocks.
 APPENDED = [(0, 10), (10, 10), (4000, 500), (10, 40_000), (50_000, 10), (50_000, 40_000)]
 
 
@@ -147,12 +147,12 @@ def test_an_append_is_made_once_though_another_appends_before_the_error(
         writer.write(mine)
         losing(writer.flush)
         writer.write(b"end")
-    # Of large ones the record of what is being written is changed first: then the other comes before this one.
+    # A large append first records its intent. The error then hits that record, so the other append comes first.
     assert read_all(own_volume, ("f",)) in {first + a + b + b"end" for a, b in permutations((mine, others))}
 
 
 def test_a_flush_that_failed_is_cleared_up_before_more_is_written(own_volume, losing, monkeypatch):
-    """The look at the entry fails as well: the caller is told, and may try again."""
+    """Looking up the entry fails too: the flush raises, and the writer may write again."""
 
     def fail(*_):
         raise ConnectionFailed("no node answers, for this test")
@@ -170,7 +170,7 @@ def test_a_flush_that_failed_is_cleared_up_before_more_is_written(own_volume, lo
 
 
 def test_many_appenders_later_nobody_can_tell_and_it_is_said(own_volume, monkeypatch):
-    """Marks are kept of the last sixteen writers."""
+    """Marks of only the last sixteen writers are kept."""
     losing = Loss(monkeypatch, "after")
 
     def append_often(times):
@@ -194,7 +194,7 @@ def test_many_appenders_later_nobody_can_tell_and_it_is_said(own_volume, monkeyp
 
 
 def test_what_another_client_made_is_left_alone_after_a_lost_answer(own_volume, losing):
-    """Repeated, the change would hit what another has made of the same name meanwhile."""
+    """A repeated change would hit what another client has since made under the same name."""
     losing.when = "after"
     write = own_volume.write_file
     write(("f",), b"old")

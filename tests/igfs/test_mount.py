@@ -1,4 +1,4 @@
-"""igfs as a directory, through FUSE; and what is said where that cannot be."""
+"""igfs as a directory, through FUSE; and the errors where that is impossible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOG_SAYS = "is shown in"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory, ignite):
-    """The configured cluster of this process and those it starts is the shared one."""
+    """A home with the shared cluster configured, for this process and its children."""
     path = tmp_path_factory.mktemp("home")
     path.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ def volume(ignite):
 
 @pytest.fixture(scope="module")
 def mounted(home, volume, tmp_path_factory):
-    """Where igfs:///mounted-... is mounted by another process, or why it cannot be; and its path in igfs."""
+    """Yield the directory where another process has mounted igfs:///mounted-..., or the error, and its path in igfs."""
     top = f"mounted-{uuid.uuid4().hex[:8]}"
     volume.make_directory((top,))
     directory = tmp_path_factory.mktemp("mounted")
@@ -80,7 +80,7 @@ def names_in(directory):
 
 
 def content(volume, mounted, path):
-    """What another client of the cluster reads."""
+    """Read a file as another client of the cluster."""
     directory, top = mounted
     with volume.open_read((*top, *path.relative_to(directory).parts)) as reader:
         data = bytearray(reader.node.size)
@@ -89,7 +89,7 @@ def content(volume, mounted, path):
 
 
 def on_a_mount(test):
-    """Run a test with a mount; where none can be, check instead that this is told."""
+    """Run a test on a mount. Without a mount, check that the error names the alternative."""
 
     @functools.wraps(test)
     def run(**fixtures):
@@ -211,14 +211,14 @@ def test_append_and_rewrite(here, volume, mounted):
         file.write(b"again")
     assert path.read_bytes() == b"again"
     handle = os.open(path, os.O_WRONLY | os.O_APPEND)
-    os.pwrite(handle, b" and", 5000)  # appending knows no offset
+    os.pwrite(handle, b" and", 5000)  # append mode ignores the offset
     os.close(handle)
     assert path.read_bytes() == b"again and"
 
 
 @on_a_mount
 def test_writing_in_the_middle(here, volume, mounted):
-    """What is kept in memory is read in the mount at once, by all who have the file open, and published by close."""
+    """All open files of the mount see buffered data at once; closing publishes it."""
     path = here / "whole"
     block = volume.store.block_bytes
     expected = bytearray(os.urandom(2 * block + 70_000))
@@ -241,7 +241,7 @@ def test_writing_in_the_middle(here, volume, mounted):
     assert os.pread(reader.fileno(), len(expected) + 100, 0) == expected
     os.fsync(handle)
     assert content(volume, mounted, path) == expected
-    os.pwrite(other, b"end", len(expected) + 2)  # behind the end: a hole
+    os.pwrite(other, b"end", len(expected) + 2)  # beyond the end: leaves a hole
     os.pwrite(handle, b"!", 0)
     os.close(handle)
     os.close(other)
@@ -271,7 +271,7 @@ def test_much_in_the_middle_is_published_as_it_comes(here, volume, mounted):
 @on_a_mount
 @pytest.mark.parametrize("copy", ["stat", "copy", "tar", "cp"])
 def test_a_file_that_is_being_written_is_copied_whole(here, tmp_path, copy):
-    """Sizes are not those of an earlier listing."""
+    """Sizes are current, not those of an earlier listing."""
     path, data = here / "written", os.urandom(300_000)
     with path.open("wb", buffering=0) as file:
         for number in range(3):
@@ -298,7 +298,7 @@ def test_a_file_that_is_being_written_is_copied_whole(here, tmp_path, copy):
 
 @on_a_mount
 def test_what_others_are_writing_is_copied_as_it_is(here, volume, mounted, tmp_path):
-    """Another client makes a file grow between a listing and a copy."""
+    """Another client extends a file between a listing and a copy."""
     _, top = mounted
     for number in range(3):
         where = (*top, here.name, f"f{number}")
@@ -314,7 +314,7 @@ def test_what_others_are_writing_is_copied_as_it_is(here, volume, mounted, tmp_p
 
 @on_a_mount
 def test_removed_while_open(here):
-    """As with `tempfile`: what has no name any more is there until it is closed."""
+    """As with `tempfile`, a removed file exists until it is closed."""
     with tempfile.TemporaryFile(dir=here) as file:
         assert names_in(here) == []
         file.write(b"0123456789" * 1000)
@@ -353,9 +353,9 @@ def test_times_of_directories(here, tmp_path):
 
 @on_a_mount
 def test_git(here, tmp_path):
-    """Clone, commit and pull: a pack is written, its header rewritten, and read by parts meanwhile."""
+    """Clone, commit and pull: git writes a pack, rewrites its header, and reads parts of it meanwhile."""
     options = ["-c", "user.name=n", "-c", "user.email=e", "-c", "protocol.file.allow=always"]
-    options += ["-c", "transfer.unpackLimit=1", "-c", "gc.auto=0"]  # what is fetched stays a pack
+    options += ["-c", "transfer.unpackLimit=1", "-c", "gc.auto=0"]  # fetched objects stay a pack
 
     def git(*words, cwd):
         done = subprocess.run(["git", *options, *words], cwd=cwd, capture_output=True, text=True)
@@ -416,7 +416,7 @@ def test_what_is_written_is_read_while_it_goes_on(here, volume, mounted):
         assert content(volume, mounted, path) == b"0\n1\n2\nfsync\n"
         writer.write("by itself\n")
         writer.flush()
-        # Another host sees it although nobody asked here.
+        # Other hosts see the data without an fsync.
         until(
             lambda: content(volume, mounted, path).endswith(b"by itself\n"),
             what="what was written to be published",
@@ -500,7 +500,7 @@ def test_in_the_foreground_until_interrupted(here, home, mounted, tmp_path):
 
 @contextlib.contextmanager
 def mount_process(directory):
-    """A process that shows igfs in a directory; nothing stays mounted there."""
+    """Run a process that mounts igfs in a directory. Nothing stays mounted afterwards."""
     command = [sys.executable, "-m", "ignite_tf_magic", "fs", "mount", "igfs:///", str(directory)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -540,7 +540,7 @@ def test_a_dead_mount_is_unmounted(here, home, tmp_path):
 
 @contextlib.contextmanager
 def dead_mount(directory):
-    """What is left when all processes of a mount are killed at once, as systemd does."""
+    """Make the mount that remains if all its processes are killed at once, as systemd does."""
     with mount_process(directory) as process:
         for child in psutil.Process(process.pid).children():
             child.kill()

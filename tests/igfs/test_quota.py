@@ -1,4 +1,4 @@
-"""Memory for data that is nearly full: an error in time, and room again when files are removed."""
+"""Nearly full data memory raises an error in time, and removing files makes room again."""
 
 from __future__ import annotations
 

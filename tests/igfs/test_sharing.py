@@ -1,4 +1,4 @@
-"""Several clients at once: readers keep what they opened, writers lose nothing, one of many wins."""
+"""Several clients at once: readers keep what they opened, writers lose nothing, one of many creators wins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def other_volume(new_volume, own_name):
 
 
 def at_once(*calls):
-    """Run calls in threads that start together; give what each returned or raised."""
+    """Run calls in threads that start together. Returns what each returned or raised."""
     barrier = threading.Barrier(len(calls))
 
     def run(call):
@@ -68,7 +68,7 @@ def read_from(reader, offset, num_bytes):
 
 
 def sweeps(volume, num_renewals=6):
-    """Sweep while this client's lease is renewed some times."""
+    """Sweep until this client's lease has been renewed `num_renewals` times."""
     start = lease_counter(volume)
 
     def sweep() -> bool:
@@ -139,7 +139,7 @@ def test_a_reader_that_opens_while_others_replace_and_sweep_reads_whole(
 
 
 def test_a_reader_sees_what_is_appended_and_finds_merged_pieces(own_volume, other_volume, quick_leases):
-    """TensorBoard keeps one reader open on a live event file."""
+    """TensorBoard keeps one reader open on a growing event file."""
     content = os.urandom(6000)
     own_volume.write_file(("log",), content)
     with (
@@ -166,7 +166,7 @@ def test_a_reader_sees_what_is_appended_and_finds_merged_pieces(own_volume, othe
 
 
 def test_a_reader_behind_a_merge_finds_the_bytes_elsewhere(own_volume, other_volume, quick_leases):
-    """It opened when the file was many pieces; these are merged and removed before it reads them."""
+    """The reader opened many pieces; they are merged and removed before it reads them."""
     content = b""
     with own_volume.open_write(("log",)) as writer:
         for number in range(2):
@@ -208,7 +208,7 @@ def test_two_appenders_lose_nothing(own_volume, other_volume):
 
 
 def test_an_appender_that_was_idle_while_another_merged_goes_on(own_volume, other_volume, quick_leases):
-    """The pieces that it would merge with what it has are gone."""
+    """The pieces that the idle appender would merge are gone."""
     with own_volume.open_write(("log",), OpenMode.APPEND) as idle:
         for _ in range(2):
             idle.write(b"1" * 5000)
@@ -316,7 +316,7 @@ def sealed(number: int, num_bytes: int) -> bytes:
 
 
 def number_in(data: bytes) -> int:
-    """Read what `sealed` made; raises when it is torn."""
+    """Read the number from `sealed` data. Fails if the data is torn."""
     assert hashlib.blake2b(data[16:], digest_size=16).digest() == data[:16], f"torn: {len(data)} bytes"
     return int(struct.unpack("<q", data[16:24])[0])
 
@@ -325,9 +325,9 @@ SECONDS = float(os.environ.get("SHARING_S", "6"))
 
 
 def test_eight_writers_and_eight_readers_of_one_state_file(own_volume, new_volume, own_name):
-    """A state file as TensorFlow's "checkpoint": written aside, renamed over; its count never goes back or is lost.
+    """A state file like TensorFlow's "checkpoint", written aside and renamed: its count never decreases, none is lost.
 
-    Who adds one holds a lock file, made exclusively; so each addition is there in the end.
+    Each writer holds a lock file, created exclusively, while it adds one, so every addition must be counted.
     """
     end = time.monotonic() + SECONDS
     own_volume.write_file(("state",), sealed(0, 30_000))
@@ -365,7 +365,7 @@ def test_eight_writers_and_eight_readers_of_one_state_file(own_volume, new_volum
 
 
 def forked(call):
-    """Run a call in a forked child, as a data loader does; gives its answer."""
+    """Run a call in a forked child, as a data loader does. Returns its result."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     pid = os.fork()
     if pid == 0:
@@ -443,7 +443,7 @@ def test_a_fork_is_not_stopped_by_locks_that_were_held(own_volume, quick_leases)
 
 
 def test_a_writer_taken_for_dead_cannot_publish(own_volume, other_volume):
-    """Its lease is gone, as after a night's sleep of a laptop; the blocks of the file are not those removed."""
+    """Its lease is gone, as after a laptop's sleep. Sweeping its blocks leaves those of the old file."""
     own_volume.write_file(("f",), b"old")
     writer = own_volume.open_write(("f",))
     writer.write(os.urandom(100_000))
@@ -458,7 +458,7 @@ def test_a_writer_taken_for_dead_cannot_publish(own_volume, other_volume):
 
 
 def test_a_writer_taken_for_dead_cannot_reserve_more_and_then_publish(new_volume, own_name, other_volume):
-    """Its first blocks are gone; a new reservation must not make the journal forget that."""
+    """Its first blocks are gone. A new reservation must not make the journal forget that."""
     volume = new_volume(own_name, block_bytes=16_384)
     volume.write_file(("f",), b"old")
     writer = volume.open_write(("f",))
@@ -466,7 +466,7 @@ def test_a_writer_taken_for_dead_cannot_reserve_more_and_then_publish(new_volume
     writer._blocks.finish()
     other_volume.collector.abandon(writer._blocks.intent_key)
     with pytest.raises(StaleFile, match="took it for dead"):
-        writer.write(bytes(30 * 16_384))  # more than was reserved at first
+        writer.write(bytes(30 * 16_384))  # more than the first reservation
     with pytest.raises(StaleFile, match="took it for dead"):
         writer.close()
     assert read_all(other_volume, ("f",)) == b"old"

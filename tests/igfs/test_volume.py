@@ -1,4 +1,4 @@
-"""Files and directories on real nodes: a random walk beside a real disk, and the edges that it may miss."""
+"""Files and directories on real nodes: random operations compared with a real disk, and edge cases."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Igfs:
 
 
 def outcome(call, *arguments):
-    """The number of the error, 0 for none."""
+    """Return the errno of the call, 0 without an error."""
     try:
         call(*arguments)
     except OSError as error:
@@ -140,7 +140,7 @@ def outcome(call, *arguments):
 
 
 def step(rng, known):
-    """An operation and its arguments, mostly on what is there."""
+    """Return a random operation and its arguments, mostly for existing paths."""
 
     def path():
         if known and rng.random() < 0.7:
@@ -239,7 +239,7 @@ def test_ranges(volume, here):
 
 @pytest.mark.nightly
 def test_offsets_beyond_4_gib(volume, here):
-    """A file of 5 GiB that is mostly the same block again and again: only its record is crafted.
+    """A file of 5 GiB that repeats the same blocks: only its record is crafted.
 
     Nightly. Shorter: tests/igfs/test_igfs_layout.py::test_files_of_many_gigabytes
     """
@@ -285,7 +285,7 @@ def test_cutting_and_filling(volume, here, size):
 
 
 def test_a_file_that_grew_while_it_was_cut_is_cut_whole(volume, here, monkeypatch):
-    """The cut file would name pieces that an append has merged away meanwhile."""
+    """Otherwise the cut file would name pieces that an append has merged."""
     path = (*here, "f")
     content = b""
     with volume.open_write(path) as writer:
@@ -416,7 +416,7 @@ def test_three_thousand_files_in_a_directory(new_volume, own_name, quick_leases)
 
 @pytest.fixture
 def few_frames():
-    """So few calls within calls that a tree of this depth cannot be walked by them."""
+    """Limit the recursion depth below the depth of the test's tree."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(250)
     yield 250
@@ -468,7 +468,7 @@ def test_a_writer_that_gives_up_leaves_nothing(new_volume, own_name, quick_lease
 
 
 def test_a_small_write_needs_few_requests(volume, here, wire):
-    """The whole path is known, as it is to whoever works in a directory."""
+    """The client knows all directories of the path, as when it works in one directory."""
     volume.write_file((*here, "warm"), b"x")
     volume.make_directory((*here, "deep", "er"), parents=True)
     file = (*here, "deep", "er", "f")
@@ -499,7 +499,7 @@ def test_a_cold_client_asks_once_for_each_directory(new_volume, volume, here, wi
 
 @pytest.fixture
 def wire(monkeypatch):
-    """Counts the requests of a call, of every channel."""
+    """Return a function that returns the requests a call sends over any channel."""
     from ignite_tf_magic.client.channel import Channel
 
     sent = []
@@ -525,7 +525,7 @@ def test_an_idle_client_hangs_up_and_comes_back(new_volume, own_name, quick_leas
     volume.write_file(("f",), bytes(100_000))
     with volume.open_read(("f",)):
         until(lambda: leases(volume) == 1)
-        time.sleep(1.0)  # twice as long as one with nothing open stays
+        time.sleep(1.0)  # twice the idle time
         assert volume.store.is_connected, "a file is open"
     until(lambda: not volume.store.is_connected)
     assert leases(volume) == 0

@@ -1,4 +1,4 @@
-"""Caches to predict, models of which the outputs are known by arithmetic, and what is in a cache of outputs."""
+"""Caches to predict, models with exactly known outputs, and reading a cache of outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import until
 
 WEIGHTS = np.array([[1, 0.5, -2], [0.25, 3, 1], [-1, -1, 0], [2, 0, 4]], np.float32)
 
-# Predicts in a process of its own, which may be killed.
+# Predicts in its own process, which tests may kill.
 PREDICTOR = """
 import sys
 from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
@@ -35,31 +35,31 @@ with open_session(ConnectOptions((Endpoint("127.0.0.1", int(sys.argv[1])),)), re
 
 
 def rows_of(number: int) -> dict[str, np.ndarray]:
-    """Return rows of which halves and quarters are exact in float32."""
+    """Return rows of quarters, which are exact in float32."""
     numbers = np.arange(number)
     return {"x": np.stack([numbers % 7, numbers % 5, numbers % 3, numbers % 11], 1).astype(np.float32) / 4}
 
 
 def expected(rows: dict[str, np.ndarray]) -> np.ndarray:
-    """Return what `linear_model` gives for rows; exact, as all products and sums are."""
+    """Return the outputs of `linear_model` for these rows. All products and sums are exact."""
     return rows["x"] @ WEIGHTS
 
 
 def linear_model(path: Path | None = None) -> Any:
-    """Make a model, and save it."""
+    """Make a model, and save it if there is a path."""
     import keras
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, use_bias=False)])
     model.set_weights([WEIGHTS])
     if path is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Keras', of NumPy 2
+            warnings.simplefilter("ignore")  # Keras' warning about NumPy 2
             model.save(path)
     return model
 
 
 def content(session: Session, name: str) -> dict[Any, tuple[dict[str, Any], int]]:
-    """Read a cache, key by key: fields of the value, and its partition. A key that comes twice is an error."""
+    """Return the value fields and partition of each row by key. Fails if a key comes twice."""
     cache, found = session.client.cache(name), {}
     baseline = cache.baseline()
     for scanned in cache.scan(sorted(baseline.owners), PageSizes(), baseline).pages():
@@ -74,7 +74,7 @@ def content(session: Session, name: str) -> dict[Any, tuple[dict[str, Any], int]
 
 
 def num_rows(session: Session, name: str) -> int:
-    """Count the rows of a cache; 0 where it is not there yet."""
+    """Return the number of rows in a cache, 0 if it does not exist yet."""
     try:
         return session.client.cache(name).size()
     except (CacheNotFound, ServerError):
@@ -90,7 +90,7 @@ def kill_prediction(
     condition: Callable[[], bool],
     kill_worker_at: Callable[[], bool] | None = None,
 ) -> None:
-    """Predict in another process; SIGKILL a worker of it, and later itself, when conditions hold."""
+    """Predict in another process. SIGKILL one of its workers, then the process, each when its condition holds."""
     argv = [sys.executable, "-c", PREDICTOR, str(port), str(model), source, target]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as predictor:
         assert predictor.stdout is not None
@@ -108,7 +108,7 @@ def kill_worker(session: Session, source: str) -> None:
 
     def killed() -> Any:
         infos = [info for info in session.runs() if info.cache == source and info.workers]
-        for info in infos:  # those of predictions that were killed are there, too, without processes
+        for info in infos:  # runs of killed predictions are listed too, without processes
             if all(worker.pid for worker in info.workers):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(info.workers[0].pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Rows under the keys of others: bytes for bytes the same keys, of any type, and the values of their columns."""
+"""Rows under another cache's keys: key bytes stay identical for any type, and values are those of the columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = [
 
 @pytest.mark.parametrize("column", [np.array([5, 6]), np.array(["é", "longer"], object)])
 def test_the_values_are_those_of_the_simple_encoder(column):
-    """With a fixed length, and with one that varies."""
+    """Once with a fixed row length, once with a varying one."""
     columns = {"number": np.array([1.5, np.nan], np.float32), "other": column}
     keys = np.array([10, 300])
     found = KeyedRows("KeyedValue", columns, [encoded(int(key)) for key in keys], np.zeros(2, np.int32))
@@ -61,7 +61,7 @@ def test_keys_of_all_types_are_those_of_the_other_cache(client):
         for key in KEYS:
             found = target.get(key)
             assert found is not None, key
-            if type(key) not in (dt.date, float):  # whose hash is not known here
+            if type(key) not in (dt.date, float):  # their hashes are not computed here
                 assert found.fields["part"] == partition_of_key(key, 1024)
         stats = target.partition_stats()
         assert {p: s.rows for p, s in source.partition_stats().items()} == {

@@ -1,4 +1,4 @@
-"""What models give, as fields of rows: no value changes, and what has no form is refused."""
+"""Model outputs as fields of rows: no value changes, and outputs that cannot be stored are refused."""
 
 from __future__ import annotations
 

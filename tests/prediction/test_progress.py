@@ -1,4 +1,4 @@
-"""What is noted of a prediction: only by the one that has begun last, and of all runs that may have written."""
+"""Notes about a prediction: only the latest one may write them, and they list all runs that may have written rows."""
 
 from __future__ import annotations
 

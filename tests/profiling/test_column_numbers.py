@@ -1,4 +1,4 @@
-"""The numbers of a column against those of pandas and NumPy, for values of all kinds."""
+"""The statistics of a column equal those of pandas and NumPy, for values of all kinds."""
 
 from __future__ import annotations
 

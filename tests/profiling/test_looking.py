@@ -1,4 +1,4 @@
-"""What a cache is made of and its first rows, on real nodes: with a SQL table, without one, and where rows differ."""
+"""The columns and first rows of a cache on real nodes: with and without a SQL table, and with differing rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def session(ignite):
 
 @pytest.fixture
 def new_cache(session):
-    """Make caches that end with the test."""
+    """Return a function that makes caches, which are removed after the test."""
     made = []
 
     def make(name, rows=None, **config):
@@ -57,7 +57,7 @@ def new_cache(session):
 
 @pytest.fixture
 def loaded(session):
-    """A cache of a frame."""
+    """Load a frame into a cache, and return the frame."""
     number = np.arange(3000)
     frame = pd.DataFrame(
         {
@@ -193,12 +193,12 @@ def test_an_empty_cache_tells_what_its_table_declares(session, new_cache):
 
 
 def java_serialised(class_name):
-    """What stands for a value that Java has serialised, in Ignite's words: its class by the hash of the name."""
+    """Return the stand-in bytes of a value serialized by Java: the hash of its class name, then its data."""
     return b"f" + java_hash(class_name).to_bytes(4, "little", signed=True) + bytes(20)
 
 
 def put_java_serialised(session, cache, names):
-    """Write objects with a field that Java has serialised; a node does not look into it."""
+    """Write objects with a field serialized by Java. A node does not inspect it."""
     rows = Writer()
     for number, name in enumerate(names):
         value, body = Writer(), java_serialised(name)

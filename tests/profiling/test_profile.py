@@ -1,4 +1,4 @@
-"""A cache in numbers, on real nodes: what the cluster makes out, what a sample does, and what pandas does, compared."""
+"""The profile of a cache on real nodes: computed by the cluster, from a sample, and by pandas, and compared."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def of_rows(session, table):
 
 @pytest.fixture(params=["of_server", "of_rows"])
 def profile(request):
-    """Once as the cluster makes it out over all rows, once out of the rows themselves."""
+    """The profile, once computed by the cluster over all rows, once computed here from the rows."""
     return request.getfixturevalue(request.param)
 
 
@@ -199,7 +199,7 @@ def test_rows_of_nodes_and_partitions(session, table, of_server, of_rows):
 
 @pytest.fixture
 def without_table(session):
-    """A cache of objects, of which the first rows of partitions have the smallest keys."""
+    """A cache of objects. The first rows of its partitions have the smallest keys."""
     cache = session.client.create_cache(CacheConfig("NO_TABLE"))
     for first in range(0, 6000, 500):
         cache.put_all(

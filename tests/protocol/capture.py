@@ -2,7 +2,7 @@
 
     make golden
 
-Run again only when the protocol changes; the node's version is kept in the file.
+Rerun it only when the protocol changes; the file contains the node's version.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VALUES = {
 
 
 class Recorder:
-    """One connection, whose traffic is written down."""
+    """A connection whose traffic is recorded."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.transport = open_transport(endpoint, None, 10.0)

@@ -1,4 +1,4 @@
-"""The captured exchanges of golden.json, and connections that have them behind them."""
+"""The captured exchanges of golden.json, and connections that have replayed them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def greeted() -> Connection:
 
 
 def decode(name: str, slice_bytes: int = 1 << 20) -> Event:
-    """Feed a captured answer in slices; no event may come before the last slice."""
+    """Feed a captured answer in slices. No event may come before the last slice."""
     connection = greeted() if name != "handshake" else Connection()
     if name == "handshake":
         connection.hello()

@@ -1,4 +1,4 @@
-"""Pages for the walkers: rows of any layout as a node would send them, and layouts to go with them."""
+"""Scan pages for the walkers: rows of any layout in a node's format, and their layouts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pages:
 
 
 def make_pages(rows, types=None) -> Pages:
-    """Encode (key, value) pairs; objects are wrapped, as nodes wrap them."""
+    """Encode (key, value) pairs; objects are wrapped as nodes wrap them."""
     found: dict[int, BinaryType] = dict(types or {})
     writer = Writer()
     for key, value in rows:
@@ -50,7 +50,7 @@ def _write(writer: Writer, value) -> None:
 
 
 def _learn(value, found: dict[int, BinaryType]) -> None:
-    """Register types as a cluster does: the fields of all schemas seen, and the schemas."""
+    """Register types as a cluster does: all schemas, and the fields of all of them."""
     if isinstance(value, list):
         for item in value:
             _learn(item, found)
@@ -68,10 +68,10 @@ def _learn(value, found: dict[int, BinaryType]) -> None:
 
 
 def field_values(kind: str, length: int):
-    """Values of one field: always one type, arrays of one length or of several."""
+    """Draw values of one field: always one type; arrays have one length or several."""
     number = st.integers(-100, 100)
     if kind == "text":
-        # The width of an object's offsets grows with its length.
+        # Longer texts need wider offsets in the object.
         return st.text(max_size=12) | st.sampled_from([300, 70_000]).map(lambda n: "x" * n)
     if kind == "bytes":
         return st.binary(max_size=20)
@@ -96,7 +96,7 @@ VARIABLE = ["text", "bytes", "uuid", "ragged", "texts"]
 
 @st.composite
 def page_sets(draw, kinds=(*FIXED, *VARIABLE), nulls=True):
-    """Draw rows with keys, a flat or nested object or a bare value, sometimes without some fields."""
+    """Draw rows with keys; values are flat or nested objects or bare values, sometimes without some fields."""
     shape = draw(st.sampled_from(["bare", "flat", "nested"]))
     names = [f"f{n}" for n in range(draw(st.integers(1, 5)))]
     chosen = {name: (draw(st.sampled_from(kinds)), draw(st.integers(0, 9))) for name in names}
@@ -107,7 +107,7 @@ def page_sets(draw, kinds=(*FIXED, *VARIABLE), nulls=True):
     def fields(row):
         items = {}
         for name, (kind, length) in chosen.items():
-            # The first row is whole, so that every field's type is seen.
+            # The first row is complete, so every field's type is known.
             state = draw(st.integers(0, 9)) if can_drop and row else 9
             if state == 0:
                 continue

@@ -1,4 +1,4 @@
-"""Partitions of keys, against the servers' own opinion."""
+"""Partitions of keys equal those that the servers compute."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_every_truncation_raises(name):
     read(name, frame)
     for size in range(len(frame)):
         if name == "first page" and size > 30:
-            break  # Rows are cut out unread; the walkers check them.
+            break  # Rows are cut out without parsing; the walkers check them.
         if name == "next page" and size > 20:
             break
         with pytest.raises(RemoteProtocolError):

@@ -1,4 +1,4 @@
-"""A name means one field of a cache, or is refused."""
+"""A name identifies exactly one field of a cache, or is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_name_that_fits_two_fields_or_none_is_refused(name, words):
 
 
 def test_a_table_whose_key_fields_are_not_declared_names_no_columns():
-    """Ignite then looks for each field in the key first, row by row."""
+    """In each row, Ignite then looks for a field in the key first."""
     fields = (QueryField("id", "java.lang.Long", column="ID"),)
     assert sql_columns(QueryEntity("T", "Key", "Row", fields)) == {}
     assert sql_columns(QueryEntity("T", "java.lang.Long", "Row", fields)) == {("val", "id"): "ID"}

@@ -1,4 +1,4 @@
-"""Bytes captured from a real node, decoded whole and one byte at a time."""
+"""Bytes captured from a real node are decoded whole and byte by byte."""
 
 from __future__ import annotations
 

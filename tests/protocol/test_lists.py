@@ -1,4 +1,4 @@
-"""Lists, maps, and objects of several types as columns: both walkers give the same, and what has no form is told."""
+"""Lists, maps, and objects of several types as columns: both walkers agree, and unsupported values are reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNIQUE = uuid.UUID(int=7)
 
 
 def columns(pages, layout):
-    """Columns by name, of which ragged ones are lists of lists; those of both walkers."""
+    """Return the columns of both walkers, which must agree, by name. Ragged columns are lists of lists."""
     found = []
     for walker in (make_walker(layout), PythonWalker(layout)):
         chunk, series = (
@@ -360,7 +360,7 @@ def test_a_row_that_is_no_map_is_told():
 
 
 def test_arrays_that_are_all_empty_have_no_length():
-    """A row of no items ends the process in TensorFlow's unbatch."""
+    """A row without items would abort TensorFlow's unbatch."""
     pages = rows_of("x", np.zeros(0, np.float32), np.zeros(0, np.float32))
     (leaf,) = [leaf for leaf in pages.layout().leaves() if leaf.name == "val.x"]
     assert leaf.is_ragged and columns(pages, pages.layout())["x"] == [[], []]
@@ -434,7 +434,7 @@ def test_objects_in_lists_that_are_not_alike():
 
 @pytest.mark.parametrize("items", [["a"], [BinaryObject("Item", {"a": 1})]])
 def test_a_list_that_is_null_is_empty_and_nothing_else(items):
-    """Whether or not the fields to read are named: an option that would do nothing is refused."""
+    """This holds whether or not fields are named. An option without effect is refused."""
     pages = rows_of("x", items, None)
     with pytest.raises(
         SchemaError, match=r"fill names the field val\.x, a list; where it is null the list is empty"
@@ -448,7 +448,7 @@ def test_an_array_that_is_null_has_the_items_that_are_said():
 
 
 def taken(data):
-    """What a page of one list of texts becomes, or what is wrong with it."""
+    """Return the values and lengths of a page with one list of texts, or the error."""
     text = Leaf(("val", "x"), TypeCode.STRING)
     leaf = Leaf(("val", "x"), TypeCode.STRING_ARRAY, VARIABLE, item=text)
     try:

@@ -1,4 +1,4 @@
-"""Values there and back again."""
+"""Values survive encoding and decoding."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def encode(value):
 
 
 def types_in(value, found):
-    """Collect the schemas a value needs, as the cluster would have them."""
+    """Collect the schemas that a value needs, as the cluster would store them."""
     if isinstance(value, BinaryObject):
         for item in value.fields.values():
             types_in(item, found)

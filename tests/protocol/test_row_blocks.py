@@ -1,4 +1,4 @@
-"""Rows encoded as a block are, byte for byte, those that are written value by value."""
+"""Rows encoded as a block equal rows written value by value, byte for byte."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_has_no_form_is_an_error():
 
 @pytest.mark.parametrize(
     ("key", "hashed"),
-    [  # by Java: new BigDecimal("...").hashCode(), and so on
+    [  # computed by Java: new BigDecimal("...").hashCode(), and so on
         (decimal.Decimal("0"), 0),
         (decimal.Decimal("1.50"), 4652),
         (decimal.Decimal("-1.50"), -4648),

@@ -1,4 +1,4 @@
-"""Columns taken out of a SQL result as arrays hold what reading it cell by cell gives, compiled or not."""
+"""Columns taken from a SQL result as arrays equal those read cell by cell, compiled or not."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_columns_hold_what_cells_do(with_library, name, data):
     columns = [sql_cells.join(of_one).to_list() for of_one in zip(*parts, strict=True)]
     assert list(zip(*columns, strict=True)) == expected
     types = [[type(value) for value in row] for row in expected]
-    if name != "float":  # a number of 32 bits becomes one of 64 either way
+    if name != "float":  # a 32-bit number becomes a 64-bit one either way
         assert [[type(value) for value in row] for row in zip(*columns, strict=True)] == types
 
 

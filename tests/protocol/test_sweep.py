@@ -1,4 +1,4 @@
-"""A sweep gives pages in order whatever the order of the answers and the slicing of the stream."""
+"""A sweep returns pages in order, for any order of answers and any slicing of the stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def page(request_id, num_rows, *, has_more=False, topology=False):
 
 
 def feed(sweep, data):
-    """Put bytes in, as many at once as there is space for; gives the outcome of each step."""
+    """Feed bytes as space allows. Returns the outcomes of all steps."""
     outcomes = []
     while data:
         space = sweep.space()
@@ -87,12 +87,12 @@ def test_pages_come_in_order_however_the_answers_come(sizes, data):
 def test_what_is_under_way_is_bounded_by_pages_and_by_bytes():
     sweep = sweep_of([10, 10, 10, 500, 1, 1], max_asked=4, max_bytes=250)
     assert ids_in(sweep.requests()) == [7, 8]
-    feed(sweep, page(8, 10))  # not its turn: it still counts
+    feed(sweep, page(8, 10))  # not its turn, but its bytes still count
     assert ids_in(sweep.requests()) == []
     feed(sweep, page(7, 10))
     assert ids_in(sweep.requests()) == [9]
     feed(sweep, page(9, 10))
-    assert ids_in(sweep.requests()) == [10]  # larger than the bound, so alone
+    assert ids_in(sweep.requests()) == [10]  # larger than the bound, so requested alone
     feed(sweep, page(10, 500))
     assert ids_in(sweep.requests()) == [11, 12]
 

@@ -1,4 +1,4 @@
-"""Columns that have values as text: what a number would lose; both walkers give the same."""
+"""Columns with values as text keep what a number would lose; both walkers agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.protocol.pages import make_pages
 from tests.protocol.test_lists import columns, rows_of
 
 STATE = BinaryType(77, "State", {}, {}, enum_names={0: "NEW", 1: "SENT", 2: "LOST"})
-# An instant of Java's is milliseconds since 1970; those of year 1 are of the Gregorian calendar here.
+# Java counts instants in milliseconds since 1970; here, the year 1 is in the Gregorian calendar.
 YEAR_1, YEAR_9999 = -62_135_596_800_000, 253_402_300_799_999
 
 

@@ -1,4 +1,4 @@
-"""The compiled walker, the Python walker and plain value reading give the same columns and the same faults."""
+"""The compiled walker, the Python walker and plain value reading give the same columns and the same errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def outcome(pages, layout, walker):
 
 
 def full_layout(pages):
-    """The layout with what tells where a field is null, beside each second one."""
+    """Return the layout with null flags for every second field."""
     leaves = pages.layout(nulls="error").leaves()
     names = [leaf.name for leaf in leaves]
     fill = dict.fromkeys([leaf.name for leaf in leaves if leaf.is_fixed], 0)
@@ -68,7 +68,7 @@ def full_layout(pages):
 
 
 def plain(value, leaf):
-    """What a column holds for a value read by `read_value`."""
+    """Return a column's content for a value read by `read_value`."""
     if value is None:
         return (
             [np.frombuffer(leaf.fill, leaf.dtype).reshape(leaf.row_shape).tolist()]
@@ -197,7 +197,7 @@ def rows_of_chunk(chunk):
 
 
 def rows_of_column(column):
-    """A column as a list of rows; a ragged one arrives as its values and the length of each row."""
+    """Return a column as a list of rows. A ragged column arrives as its values and the length of each row."""
     if not isinstance(column, tuple):
         return column
     _, values, lengths = column
@@ -220,7 +220,7 @@ def test_measuring_pages_agrees_with_their_index(rows, data):
 
 
 def test_the_template_path_is_taken_and_left_again():
-    """Rows of one shape, then a null, then the shape again: all in one page, also across pages."""
+    """Rows of one shape, a null, then the shape again: within a page and across pages."""
     rows = [(i, BinaryObject("P", {"a": np.int32(i), "b": np.array([i, i], np.uint8)})) for i in range(20)]
     rows[7] = (7, BinaryObject("P", {"a": None, "b": np.array([9, 9], np.uint8)}))
     rows[12] = (12, BinaryObject("P", {"b": np.array([8, 8], np.uint8)}))
@@ -270,7 +270,7 @@ def test_a_newer_schema_is_told_apart_from_corruption(make):
     "far", ["9999-12-31", "0001-01-01", "1677-09-21T00:12:43.145", "2262-04-11T23:47:16.854"]
 )
 def test_a_time_that_nanoseconds_do_not_hold_is_refused_with_its_row(walker, far):
-    """The first row of a page, one like the others, and one that is walked by itself."""
+    """The first row of a page, a row that matches the template, and a row that is walked separately."""
     near = [np.datetime64(at, "us") for at in ("1677-09-21T00:12:43.146", "2262-04-11T23:47:16.853999")]
     fits = make_pages([(n, BinaryObject("P", {"at": near[n % 2], "n": n})) for n in range(6)])
     assert (
@@ -290,7 +290,7 @@ def test_a_time_that_nanoseconds_do_not_hold_is_refused_with_its_row(walker, far
 @pytest.mark.parametrize("walker", [make_walker, PythonWalker])
 @pytest.mark.parametrize("other", [{}, {"text": "x"}])
 def test_an_instant_is_in_nanoseconds_whichever_class_it_is_of(walker, other):
-    """java.util.Date and Timestamp in one column; rows like the others, and rows that are walked by themselves."""
+    """java.util.Date and Timestamp in one column, in rows that match the template and rows walked separately."""
     date, stamp = UtilDate(1970, 1, 1, 0, 0, 1, 5000), Timestamp(1970, 1, 1, 0, 0, 1, 5000)
     for values in ([date] * 6, [stamp, date, stamp, stamp, date, date], [stamp, None, date]):
         pages = make_pages([(n, BinaryObject("P", {"at": each, **other})) for n, each in enumerate(values)])
@@ -354,7 +354,7 @@ def test_names_in_options_may_be_short_or_whole_and_in_any_case():
 @given(page_sets(kinds=(*FIXED, "text", "bytes", "uuid")))
 @SLOW
 def test_cells_of_a_row_are_what_the_fields_of_an_object_are(rows):
-    """As SQL gives them: one behind the other, without a header."""
+    """SQL returns cells one after the other, without a header."""
     rows = [
         (key, value) for key, value in rows if isinstance(value, BinaryObject) and "in" not in value.fields
     ]

@@ -1,4 +1,4 @@
-"""Functions that are sent: what each returns here, and in a process that knows nothing of this one."""
+"""Functions that are sent: each returns the same here and in an unrelated process."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def uses_a_lambda():
 
 
 class Base:
-    """Of the notebook."""
+    """A class of the notebook."""
 
     factor = SCALE
     made: typing.ClassVar[list[str]] = []
@@ -406,7 +406,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """What each kind returns in another process."""
+    """Return the result of each kind of function in another process."""
     texts = {}
     for name, function in KINDS.items():
         texts[name] = base64.b64encode(pickle_function(function).data).decode()
@@ -420,7 +420,7 @@ def elsewhere():
         "        found = repr(error)\n"
         "    print(json.dumps([name, found]))\n"
     )
-    # Where no test can be imported.
+    # A process that cannot import the tests.
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, input=json.dumps(texts), capture_output=True, text=True, cwd="/", timeout=300
@@ -518,7 +518,7 @@ def test_the_same_function_has_the_same_digest():
 
 
 def test_another_helper_makes_another_digest():
-    """A prediction is gone on with by the same function only, with all that it uses."""
+    """A prediction can only be resumed with the same function, including all it uses."""
 
     def uses(helper):
         return lambda value: helper(value)

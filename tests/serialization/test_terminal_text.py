@@ -1,4 +1,4 @@
-"""Names, values and output of others reach the terminal, and give it no orders."""
+"""Names, values and output of other users reach the terminal without control sequences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_harmless(text):
 
 @pytest.fixture
 def shell(ignite, monkeypatch, tmp_path, capsys):
-    """`ignite-tf` on the shared cluster; gives what it printed on both streams."""
+    """Return a function that runs `ignite-tf` on the shared cluster and returns its output of both streams."""
     monkeypatch.setenv("IGNITE_TF_CLUSTER", str(ignite.connect_options.endpoints[0]))
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_what_the_python_api_tells_by_default(capsys):
 
 
 def test_what_a_forged_record_says_otherwise():
-    """Its keys are told as well, in reconciler.log."""
+    """The record's keys are printed too, in reconciler.log."""
     told = differences({"spec": {HOSTILE: HOSTILE, "two\nlines": 1}}, {"spec": {}})
     assert is_harmless(told) and "\n" not in told
     assert "spec." in told

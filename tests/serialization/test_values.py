@@ -1,4 +1,4 @@
-"""Values as bytes: all that is known comes back as it was, all else is refused, and hostile bytes do nothing."""
+"""Values as bytes: supported values round-trip, others are refused, and hostile bytes are harmless."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def round_trip(value):
 
 
 def same(left, right):
-    """Whether two values are alike in all that can be seen of them, nan and the order of keys too."""
+    """Return whether two values are indistinguishable, including nan and the order of keys."""
     if type(left) is not type(right):
         return False
     if isinstance(left, np.ndarray | np.generic):
@@ -61,12 +61,12 @@ def same(left, right):
 
 
 def content(array):
-    """What is in an array; bytes between the fields of a structure are not."""
+    """Return an array's content without the padding between structure fields."""
     return repr(array.tolist()) if array.dtype.hasobject or array.dtype.names else array.tobytes()
 
 
 def named(fields):
-    """A namespace with any names at all."""
+    """Return a namespace whose attributes may have any names."""
     found = (argparse.Namespace, types.SimpleNamespace)[len(fields) % 2]()
     vars(found).update(fields)
     return found
@@ -78,7 +78,7 @@ ZONES = st.one_of(
     st.builds(dt.timezone, st.timedeltas(dt.timedelta(hours=-23), dt.timedelta(hours=23))),
     st.sampled_from([ZoneInfo("Europe/Berlin"), dt.timezone(dt.timedelta(hours=1), "home")]),
 )
-TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates
+TEXT = st.text(st.characters(exclude_categories=()))  # includes lone surrogates
 LEAVES = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(), TEXT, st.binary(), st.complex_numbers()),
     *(st.dates(), st.datetimes(timezones=ZONES), st.times(timezones=ZONES), st.timedeltas(), ZONES),
@@ -369,7 +369,7 @@ def test_lists_that_share_parts_are_bounded():
 
 
 def test_the_index_counts_too(monkeypatch):
-    numbers = [2**62 + n for n in range(1000)]  # 20 bytes each, and counted as 8
+    numbers = [2**62 + n for n in range(1000)]  # 20 bytes each, but counted as 8
     with pytest.raises(ConfigError, match="largest is x"):
         encode({"x": numbers}, max_bytes=15_000)
     with pytest.raises(ConfigError, match="largest is  with"):
@@ -395,7 +395,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     assert decode(encode({"x": 1})) == {"x": 1}
 
 
-# Hostile bytes.
+# Hostile bytes
 
 
 def archive(members, compression=zipfile.ZIP_STORED):
@@ -558,7 +558,7 @@ def test_changed_archives_are_read_or_refused(seed, changes):
 @MANY
 @given(st.sampled_from(SEEDS), st.integers(0), CHANGES)
 def test_archives_of_changed_members_are_read_or_refused(seed, number, changes):
-    """The checksums fit, so what reads a member is all that stands between."""
+    """The checksums are valid, so only the reader of the members can detect a change."""
     with zipfile.ZipFile(io.BytesIO(seed)) as file:
         members = {name: file.read(name) for name in file.namelist()}
     name = sorted(members)[number % len(members)]

@@ -59,7 +59,7 @@ python = "python3.12"
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory, and no other place where a configuration could be found."""
+    """An empty working directory, with no configuration in any other place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     monkeypatch.delenv("IGNITE_TF_CLUSTER", raising=False)
@@ -311,5 +311,5 @@ def test_the_state_directory_is_the_one_of_the_agents(tmp_path, monkeypatch):
     monkeypatch.delenv("IGNITE_TF_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert sys.platform == "win32" or state_dir() == tmp_path / "ignite_tf_magic" / HOST
-    (tmp_path / "ignite_tf_magic" / "runs").mkdir()  # of a version before this one
+    (tmp_path / "ignite_tf_magic" / "runs").mkdir()  # from an earlier version
     assert sys.platform == "win32" or state_dir() == tmp_path / "ignite_tf_magic"

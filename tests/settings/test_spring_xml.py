@@ -30,7 +30,7 @@ def finder(*addresses: str, kind: str = "list", java_class: str = FINDER) -> str
 
 
 def node(discovery: str, connector: str = "") -> str:
-    """As Ignite's documentation nests them."""
+    """Return the beans of a node, nested as in Ignite's documentation."""
     return f"""
     <bean id="ignite.cfg" class="{CONFIGURATION}">
       <!-- a comment -->

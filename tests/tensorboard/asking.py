@@ -1,4 +1,4 @@
-"""How to ask a TensorBoard for what it shows."""
+"""Requests to a TensorBoard for the data that it shows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def runs(board: TensorBoardInfo) -> list[str]:
 
 
 def steps(board: TensorBoardInfo, run: str, tag: str = "loss") -> list[int]:
-    """Steps at which TensorBoard has a value."""
+    """Return the steps for which TensorBoard has a value."""
     points = ask(board, "data/plugin/scalars/scalars", run=run, tag=tag)
     return [step for _, step, _ in points] if isinstance(points, list) else []
 
 
 def until_right(question, is_right) -> object:
-    """Ask until the answer is right, and give it."""
+    """Ask until the answer is right, and return it."""
     answers = []
 
     def ask_once() -> bool:

@@ -12,7 +12,7 @@ from ignite_tf_magic.tensorboard.record import BoardSpec, LogSource, TensorBoard
 
 @pytest.fixture
 def root(tmp_path) -> Path:
-    """Where the TensorBoards of a test are recorded."""
+    """The directory in which the TensorBoards of a test are recorded."""
     root = tmp_path / "boards"
     yield root
     stop_boards(root, lambda _: True, print)
@@ -21,7 +21,7 @@ def root(tmp_path) -> Path:
 
 @pytest.fixture
 def show(root):
-    """Open a TensorBoard: `show({"run": directory})`, `show({"run": [directory, uri]})`."""
+    """Return a function that opens a TensorBoard: `show({"run": directory})`, `show({"run": [directory, uri]})`."""
 
     def show(sources: dict[str, object], **options) -> TensorBoardInfo:
         listed = {name: uris if isinstance(uris, list) else [uris] for name, uris in sources.items()}

@@ -1,4 +1,4 @@
-"""Event files as TensorBoard's own writer makes them, without TensorFlow, through fsspec."""
+"""Writes event files as TensorBoard's own writer does, without TensorFlow, through fsspec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 
 class EventFile:
-    """An event file that grows: each value is there for readers when the call returns."""
+    """A growing event file. A value is visible to readers once `scalar` returns."""
 
     def __init__(self, directory: str, number: int = 0) -> None:
         self.uri = f"{directory}/events.out.tfevents.{1700000000 + number}.host"

@@ -1,4 +1,4 @@
-"""Local files behind a protocol that cannot be reached while a file named `down` lies beside them."""
+"""Local files under a protocol that fails while a file named `down` is in the same directory or above it."""
 
 from __future__ import annotations
 

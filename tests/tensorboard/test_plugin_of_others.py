@@ -1,4 +1,4 @@
-"""A TensorBoard that somebody starts by its own command, where this package is installed."""
+"""A TensorBoard that a user starts with its own command, with this package installed."""
 
 from __future__ import annotations
 

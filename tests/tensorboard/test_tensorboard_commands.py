@@ -1,4 +1,4 @@
-"""The same by the facade, the shell and the notebook."""
+"""TensorBoards from the Python API, the shell and the notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tensorboard.event_files import EventFile
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A state directory of its own, with no Ignite."""
+    """A separate state directory, without a reachable Ignite."""
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IGNITE_TF_CLUSTER", "127.0.0.1:1")
     monkeypatch.delenv("TENSORBOARD_PROXY_URL", raising=False)
@@ -32,7 +32,7 @@ def home(tmp_path, monkeypatch):
 
 
 def make_run(home, name: str) -> str:
-    """A run that has ended and left event files among its own."""
+    """Make an ended run with event files."""
     directory = create_directory(home / "runs", name)
     now = time.time()
     RunRecord(directory.run_id, RunSpec("MNIST"), RunState.SUCCEEDED, now, ended_at=now).write(directory)
@@ -46,13 +46,13 @@ def test_the_shell(home, capsys):
     url, told = capsys.readouterr()
     [board] = boards.list_tensorboards()
     assert url.strip() == board.url
-    assert "cannot read igfs:///runs" in told  # there is no Ignite
+    assert "cannot read igfs:///runs" in told  # Ignite is unreachable
     until_right(lambda: runs(board), lambda found: found == sorted([f"{first}/logs", f"{second}/logs"]))
     until_right(lambda: steps(board, f"{first}/logs"), lambda found: found == [3])
 
     assert main(["tensorboard", "--list"]) == 0
     assert f"{first}, {second}" in capsys.readouterr().out
-    assert main(["tensorboard", "--stop", "second"]) == 0  # no such one
+    assert main(["tensorboard", "--stop", "second"]) == 0  # not open
     assert capsys.readouterr().out == "no such TensorBoard runs\n"
     assert main(["tensorboard", "--stop", "second", "first"]) == 0
     assert capsys.readouterr().out == f"stopped the TensorBoard at {board.url}\n"

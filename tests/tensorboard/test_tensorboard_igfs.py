@@ -19,7 +19,7 @@ IGFS = {"igfs": "ignite_tf_magic.igfs.filesystem.IgfsFileSystem"}
 
 @pytest.fixture
 def in_ignite(ignite) -> str:
-    """A directory in Ignite as an URI."""
+    """The URI of a directory in Ignite."""
     fsspec.register_implementation("igfs", IGFS["igfs"], clobber=True)
     uri = f"igfs://{ignite.nodes[0].host}:{ignite.nodes[0].port}/tensorboard"
     files, path = fsspec.core.url_to_fs(uri)
@@ -38,7 +38,9 @@ def test_runs_in_ignite_are_compared_while_they_write(show, in_ignite):
 
     files, path = fsspec.core.url_to_fs(f"{in_ignite}/runs/b/events")
     files.makedirs(path)
-    with files.open(f"{path}/events.out.tfevents.1.host", "ab") as live:  # stays open, as a summary writer's
+    with files.open(
+        f"{path}/events.out.tfevents.1.host", "ab"
+    ) as live:  # stays open, like a summary writer's file
         writer = RecordWriter(live)
         for step in range(3):
             event = Event(wall_time=time.time(), step=step)

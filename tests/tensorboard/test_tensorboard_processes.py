@@ -1,4 +1,4 @@
-"""TensorBoard's processes: started once, outliving who started them, reused, listed, ended."""
+"""TensorBoard processes: started once, surviving their starter, reused, listed, ended."""
 
 from __future__ import annotations
 

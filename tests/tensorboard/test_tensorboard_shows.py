@@ -1,4 +1,4 @@
-"""What an open TensorBoard shows: real processes, real event files, its own data API."""
+"""The data that an open TensorBoard shows: real processes, real event files, its own data API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_runs_are_compared_under_their_names(show, tmp_path):
 def test_a_growing_file_shows_new_points(show, tmp_path):
     workers = [EventFile(f"{tmp_path}/logs", number) for number in range(2)]
     board = show({"run": tmp_path / "logs"})
-    for step in range(4):  # two files of one directory grow by turns
+    for step in range(4):  # two files of one directory grow alternately
         tag = f"loss-{step % 2}"
         workers[step % 2].scalar(tag, 1.0, step)
         until_right(lambda tag=tag: steps(board, "run", tag)[-1:], [step].__eq__)
@@ -101,7 +101,7 @@ def test_one_directory_takes_tensorboards_own_names(show, tmp_path):
 
 
 def test_an_outage_is_told_and_survived(show, tmp_path, monkeypatch):
-    """TensorBoard's own reading would end for ever."""
+    """TensorBoard's own reader would stop forever."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     files = tmp_path / "files"
     growing = EventFile(f"{files}/run")
@@ -115,7 +115,7 @@ def test_an_outage_is_told_and_survived(show, tmp_path, monkeypatch):
     told = until_right(lambda: troubles(board), bool)
     assert told == [f"cannot read flaky://{files}/run: the files are down"]
     EventFile(f"{tmp_path}/local/more").scalar("loss", 1.0, 0)
-    until_right(lambda: runs(board), lambda found: "near/more" in found)  # it goes on with the others
+    until_right(lambda: runs(board), lambda found: "near/more" in found)  # it continues with the others
     assert steps(board, "far") == [0]
 
     (files / "down").unlink()
@@ -135,7 +135,7 @@ def test_tensorflow_stays_out_of_its_process(show, tmp_path):
     EventFile(f"{tmp_path}/logs").scalar("loss", 1.0, 0)
     board = show({"run": tmp_path / "logs"})
     until_right(lambda: steps(board, "run"), lambda found: found == [0])
-    assert isinstance(ask(board, "data/plugins_listing"), dict)  # one of the plugins would import it here
+    assert isinstance(ask(board, "data/plugins_listing"), dict)  # loads the plugins; one could import it
     loaded = {Path(each.path).name for each in psutil.Process(board.pid).memory_maps()}
     assert any("numpy" in name or "multiarray" in name for name in loaded)
     assert not [name for name in loaded if "tensorflow" in name]
@@ -146,7 +146,7 @@ def test_nothing_is_read_while_nobody_looks():
     reader = threading.Thread(target=watch.wait_for_look)
     reader.start()
     watch.look()
-    assert reader.is_alive()  # no time at all is too long ago already
+    assert reader.is_alive()  # with pause_after_s=0, any look is too old
     watch._pause_after_s = 3600
     watch.look()
     reader.join(300)

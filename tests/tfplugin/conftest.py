@@ -1,4 +1,4 @@
-"""A file system of the tests' own, known to TensorFlow as mem://."""
+"""The in-memory file system mem:// for the plugin's tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tfplugin.memory_tree import MemoryTree
 
 @pytest.fixture
 def mem() -> MemoryTree:
-    """An empty mem://. TensorFlow knows the scheme once per process; each test brings its own tree."""
+    """An empty mem://. TensorFlow registers the scheme once per process; each test supplies a new tree."""
     tree = MemoryTree()
     register_schemes({"mem": tree})
     return tree

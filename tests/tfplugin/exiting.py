@@ -1,4 +1,4 @@
-"""Leaves with a writer open and TensorFlow's threads reading, and uses the plugin once more after its end."""
+"""Exits with an open writer and reading TensorFlow threads, then uses the plugin after its end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def tell(text: str) -> None:
 
 
 def after_the_plugins_end() -> None:
-    """Runs last: atexit calls in reverse order."""
+    """Use the plugin after its end. Runs last, because atexit calls handlers in reverse order."""
     global ending
     ending = True
-    time.sleep(0.3)  # TensorFlow's threads go on meanwhile
+    time.sleep(0.3)  # TensorFlow's threads keep running
     for name, use in {
         "exists": lambda: tf.io.gfile.stat("mem:///f"),
         "open": lambda: tf.io.gfile.GFile("mem:///f", "rb").read(1),
@@ -57,7 +57,7 @@ class ToldWriting(Writing):
 
 
 class Slow(MemoryTree):
-    """Files to read never end; each read takes a while."""
+    """Endless files, each slow to read."""
 
     def stat(self, uri: str) -> Stat:
         return Stat(2**40, 0, is_directory=False)

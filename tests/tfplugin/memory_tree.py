@@ -1,4 +1,4 @@
-"""A file system kept in a dictionary: what the plugin's tests give to TensorFlow. Not a test by itself."""
+"""A file system in a dictionary, which the plugin's tests register with TensorFlow. It contains no tests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Writing:
 
 
 class MemoryTree:
-    """Roots are the URIs of no further "/": "mem://" and "mem://host:1"."""
+    """A tree of files in memory. URIs without a further "/" are roots: "mem://" and "mem://host:1"."""
 
     def __init__(self) -> None:
         self.files: dict[str, MemoryFile] = {}

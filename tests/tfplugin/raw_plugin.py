@@ -1,4 +1,4 @@
-"""Calls the plugin's functions as TensorFlow does, for those that its Python API does not reach."""
+"""Calls plugin functions that TensorFlow's Python API does not reach, as TensorFlow would."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def positions(struct: str) -> dict[str, int]:
 
 
 class RawPlugin:
-    """The tables that TF_InitPlugin gives; a status of TensorFlow's own for each call."""
+    """The function tables from TF_InitPlugin. Each call gets its own TF_Status."""
 
     def __init__(self) -> None:
         import tensorflow as tf
@@ -59,7 +59,7 @@ class RawPlugin:
             getattr(self.tf, name).argtypes = [_pointer]
 
     def call(self, struct: str, table: str, name: str, result: type | None, *arguments: object):
-        """Call one function, the status last; gives (result, code, message)."""
+        """Call a function with the status as last argument. Returns (result, code, message)."""
         address = getattr(self.info.ops[0], f"{table}_ops")[positions(struct)[name]]
         types = [_text if isinstance(a, bytes) else type(a) for a in arguments]
         status = self.tf.TF_NewStatus()
@@ -74,7 +74,7 @@ class RawPlugin:
         return self.call("TF_FilesystemOps", "filesystem", name, None, nothing, path.encode())[1:]
 
     def region(self, path: str) -> tuple[bytes | None, int, str]:
-        """Map a file and let go of it; TensorFlow's one op that does it keeps what it mapped."""
+        """Map a file and release it. TensorFlow's only op for this never releases the mapping."""
         at = _pointer(ctypes.addressof(region := (_pointer * 1)()))
         _, code, message = self.call(
             *("TF_FilesystemOps", "filesystem", "new_read_only_memory_region_from_file", None),

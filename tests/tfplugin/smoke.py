@@ -1,4 +1,4 @@
-"""What versions.py runs under each TensorFlow: prints one JSON object. Needs TensorFlow, NumPy and our package."""
+"""Runs under each TensorFlow of versions.py; prints one JSON object. Needs TensorFlow, NumPy and this package."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def saved_model() -> None:
 
 def summaries() -> None:
     with tf.summary.create_file_writer("mem:///events").as_default():
-        tf.summary.write("loss", 0.5, step=1)  # scalar would need TensorBoard
+        tf.summary.write("loss", 0.5, step=1)  # scalar() would need TensorBoard
     assert len(gfile.glob("mem:///events/*")) == 1
 
 
@@ -120,7 +120,7 @@ def raw() -> None:
 
 
 def private_parts() -> None:
-    """Last: it makes graphs and seeds."""
+    """Check the private TensorFlow API. Runs last, because it creates graphs and seeds."""
     if found := tf_private.changed():
         raise AssertionError(found)
 
@@ -144,7 +144,7 @@ for check in CHECKS:
     try:
         check()
         outcome[check.__name__] = "passed"
-    except Exception as error:  # noqa: BLE001 - the outcome is told
+    except Exception as error:  # noqa: BLE001 - the outcome is printed
         outcome[check.__name__] = f"{type(error).__name__}: {error}"
 library = Path(registration._library_path())
 ctypes.CDLL(str(library))

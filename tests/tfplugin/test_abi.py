@@ -1,5 +1,4 @@
-"""What _filesystem.h says of TensorFlow's C interface, against the header of the installed TensorFlow;
-and what the binary asks of the machine that it runs on."""
+"""Compares _filesystem.h with TensorFlow's header, and checks the binary's requirements."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def interface() -> Path:
 
 
 def members(header: str, struct: str) -> list[str]:
-    """The members of a struct, one text each, without comments and with single spaces."""
+    """Return the members of a struct, one text each, without comments and with single spaces."""
     bare = re.sub(r"//[^\n]*|/\*.*?\*/", "", header, flags=re.S)
     body = re.search(rf"typedef struct {struct} \{{(.*?)\}} {struct};", bare, re.S)
     assert body, f"{struct} is not there"
@@ -70,7 +69,7 @@ def test_sizes_offsets_and_codes_are_tensorflows(tmp_path):
     for table in ("FILESYSTEM", "RANDOM_ACCESS_FILE", "WRITABLE_FILE", "READ_ONLY_MEMORY_REGION"):
         checks.append(f"static_assert(TF_{table}_OPS_ABI == ours::TF_ABI_OF_OPS);")
         checks.append(f"static_assert(TF_{table}_OPS_API == ours::TF_API_OF_OPS);")
-    # Theirs is a typedef of another struct; to us it is a pointer's target only.
+    # Their TF_Status is a typedef of another struct; ours is only used through pointers.
     ours = OURS.read_text().replace("typedef struct TF_Status TF_Status;", "typedef ::TF_Status TF_Status;")
     (tmp_path / "ours.h").write_text(ours)
     program = tmp_path / "compare.cc"

@@ -1,4 +1,4 @@
-"""TensorFlow's own readers and writers, in its own threads, on the plugin."""
+"""TensorFlow's own readers and writers use the plugin from their own threads."""
 
 from __future__ import annotations
 

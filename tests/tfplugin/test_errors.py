@@ -1,4 +1,4 @@
-"""What TensorFlow sees of a handler that fails, in every callback; and of one that answers nonsense."""
+"""TensorFlow's view of a handler that fails in any callback, or returns invalid answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ERRORS: list[tuple[BaseException, type[tf.errors.OpError], str]] = [
 
 
 class Faulty(MemoryTree):
-    """Raises `error` from the method called `fault`, of itself or of its files."""
+    """A tree that raises `error` from its own or its files' method named `fault`."""
 
     fault = ""
     error: BaseException = RuntimeError()
@@ -103,7 +103,7 @@ def with_writer(use: Callable[[Any], object]) -> Callable[[], None]:
 
 
 GFILE = tf.io.gfile
-# The method that fails, and what leads TensorFlow to it.
+# The failing method, and a TensorFlow call that reaches it.
 CALLS: dict[str, tuple[str, Callable[[], object]]] = {
     "open_read": ("open_read", lambda: tf.io.read_file("mem:///f")),
     "open_write": ("open_write", lambda: write("mem:///w")),
@@ -170,7 +170,7 @@ def test_the_callbacks_that_gfile_does_not_reach(faulty, error, expected, words)
 
 
 def error_codes() -> dict[str, int]:
-    """NotFoundError: 5, ..., from our own list; test_abi compares that with TensorFlow's."""
+    """Return codes by class name (NotFoundError: 5, ...) from our list; test_abi compares it with TensorFlow's."""
     return {"".join(part.title() for part in code.name.split("_")) + "Error": code for code in Code if code}
 
 

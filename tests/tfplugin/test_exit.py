@@ -1,4 +1,4 @@
-"""The end of the interpreter: nobody enters Python any more, nothing crashes or hangs."""
+"""At interpreter exit no thread enters Python any more, and nothing crashes or hangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_leaving_with_a_writer_open_and_a_pipeline_running():
     assert done.returncode == 0, done.stderr[-3000:]
     words = "the Python interpreter behind this file system is ending"
     assert done.stdout.splitlines() == [
-        "a writer was closed",  # tf.io.write_file's, before the end; the one left open is not
+        "a writer was closed",  # from tf.io.write_file, before the exit; the open writer is not closed
         *(f"{use}: {words}" for use in ("exists", "open", "write", "close")),
     ]
     assert "terminate" not in done.stderr

@@ -1,4 +1,4 @@
-"""tf.io.gfile and the ops behind it, on a handler in memory."""
+"""tf.io.gfile and the ops behind it, on an in-memory handler."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_million_names(mem):
 
 
 class Sparse(MemoryTree):
-    """Files of 5 GiB whose bytes say where they are."""
+    """Files of 5 GiB whose bytes encode their offsets."""
 
     class File(Reading):
         def read_into(self, offset, space):
@@ -204,7 +204,7 @@ def test_memory_region(mem):
     tf.io.write_file("mem:///region", values.tobytes())
     tensor = tf.raw_ops.ImmutableConst(dtype=tf.float32, shape=[1000], memory_region_name="mem:///region")
     np.testing.assert_array_equal(tensor.numpy(), values)
-    assert mem.opened == mem.closed  # the file is not kept open; the region is memory
+    assert mem.opened == mem.closed  # the region is memory, so the file is closed
     plugin = RawPlugin()
     assert plugin.region("mem:///region") == (values.tobytes(), Code.OK, "")
     tf.io.write_file("mem:///empty", b"")
@@ -221,7 +221,7 @@ def test_a_writer_that_nobody_closes_is_closed_when_tensorflow_drops_it(mem):
 
 
 def test_what_gfile_does_not_reach(mem):
-    """Sync, removing one directory, reading nothing: through the plugin's own functions."""
+    """Sync, removing one directory, and empty reads are tested through the plugin's own functions."""
     plugin = RawPlugin()
     assert plugin.path_op("create_dir", "mem:///d") == (0, "")
     assert plugin.path_op("delete_dir", "mem:///d") == (0, "")
@@ -241,7 +241,7 @@ def test_what_gfile_does_not_reach(mem):
 
 @pytest.mark.nightly
 def test_memory_stays_flat(mem):
-    """Replies, names, messages, files and regions are freed, and once: a double free aborts.
+    """Replies, names, messages, files and regions are freed exactly once: a double free aborts.
 
     Nightly. No shorter one: a leak shows only after many calls.
     """
@@ -273,7 +273,7 @@ def test_memory_stays_flat(mem):
 
 
 def test_reply_layout():
-    """Reply of table.py is reply_t: the sizes that C and ctypes compute."""
+    """The Reply of table.py is the reply_t of C: sizes match in C and ctypes."""
     from ignite_tf_magic.tfplugin.table import Control, HandlerTable, Reply
 
     pointer = ctypes.sizeof(ctypes.c_void_p)

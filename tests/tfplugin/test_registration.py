@@ -1,4 +1,4 @@
-"""Registration: once per process, whoever asks and however often."""
+"""Schemes are registered once per process, from any thread and in repeated calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_second_registration_replaces_the_handler_and_leaves_open_files(mem):
 
 
 def load_again(name: str, library: Path | None = None):
-    """Execute registration.py anew, as a reload of the package or another copy of it would."""
+    """Execute registration.py again, like a reload or another copy of the package."""
     spec = importlib.util.spec_from_file_location(name, registration.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -58,7 +58,7 @@ def test_a_reloaded_module_takes_over_and_open_files_survive_it(mem):
     del first
     second = load_again("second_again")
     second.register_schemes({"mem": second_tree})
-    gc.collect()  # the callbacks of the first are C's, not the module's
+    gc.collect()  # C holds the callbacks of the first module
     writer.write(" open")
     writer.close()
     assert bytes(first_tree.files["mem:///w"].data) == b"kept open"
@@ -83,7 +83,7 @@ def test_a_scheme_that_another_copy_of_the_library_registered_is_ours(mem, tmp_p
 
 
 def test_a_scheme_of_somebody_else_is_refused(mem):
-    """ram:// comes with TensorFlow."""
+    """TensorFlow itself registers ram://."""
     with pytest.raises(PluginUnavailable, match="another file system serves ram:// in this process"):
         register_schemes({"ram": mem})
 
@@ -96,7 +96,7 @@ def test_a_scheme_that_tensorflow_would_never_ask_for(mem, scheme):
 
 def test_without_the_compiled_part_the_error_says_what_to_do(mem, monkeypatch):
     monkeypatch.setattr(registration, "EXTENSION_SUFFIXES", [])
-    register_schemes({"mem": mem})  # known already: nothing is loaded
+    register_schemes({"mem": mem})  # already registered: nothing is loaded
     with pytest.raises(PluginUnavailable, match="install one .*pip install --force-reinstall"):
         register_schemes({"mem.unbuilt": mem})
 
@@ -109,7 +109,7 @@ def test_a_stale_build_is_told(mem, monkeypatch):
 
 @pytest.mark.nightly
 def test_first_registration_from_many_threads_and_use_after_fork():
-    """In a process of its own: the first registration happens once.
+    """The first registration happens once, in a process of its own.
 
     Nightly. No shorter one: the first registration needs a new process, which imports TensorFlow.
     """

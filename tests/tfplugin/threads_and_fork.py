@@ -1,4 +1,4 @@
-"""Registers from eight threads at once, then forks while another thread is inside a callback."""
+"""Registers from eight threads at once, then forks while another thread is in a callback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if child == 0:
         found = file.read()
     with tf.io.gfile.GFile("mem.child:///x") as file:
         os.write(write_end, json.dumps([found, file.read()]).encode())
-    # The thread that was inside did not come along: leaving does not wait for it.
+    # The child does not have the thread that was in the callback, so leaving does not wait for it.
     from ignite_tf_magic.tfplugin.registration import _PROCESS
     from ignite_tf_magic.tfplugin.table import Control
 

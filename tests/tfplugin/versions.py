@@ -1,8 +1,8 @@
-"""A campaign: the plugin binary, and what is used of private TensorFlow, under several versions, each in a venv.
+"""Tests the plugin binary and the private TensorFlow API under several TensorFlow versions, each in a venv.
 
     python tests/tfplugin/versions.py [--venvs DIR] [VERSION...]
 
-Downloads some 300 MB per version, once when --venvs is kept. Ends with 1 when a check failed.
+Downloads some 300 MB per version, only once with --venvs. Exits with 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 VERSIONS = [f"2.{minor}.*" for minor in range(15, 22)]
-# What workers need beside TensorFlow and a Keras.
+# Packages that workers need besides TensorFlow and Keras.
 PACKAGES = ("numpy", "fsspec", "platformdirs", "asyncssh", "rich")
 KERAS = "keras>=3.12"
-PYTHON = "3.11"  # the newest that all of them have wheels for
+PYTHON = "3.11"  # the newest with wheels for all versions
 
 
 def venv(folder: Path, version: str, uv: str, more: Sequence[str] = ("numpy",)) -> Path:
-    """Make a venv with one TensorFlow and what a worker needs, unless it is there; give its interpreter."""
+    """Return the interpreter of a venv with one TensorFlow and a worker's packages; make it if needed."""
     where = folder / f"tf-{version.removesuffix('.*')}"
     python = where / "bin/python"
     if not python.exists():
@@ -36,7 +36,7 @@ def venv(folder: Path, version: str, uv: str, more: Sequence[str] = ("numpy",)) 
 
 
 def smoke(python: Path) -> dict[str, object]:
-    """Run smoke.py and give what it found."""
+    """Run smoke.py and return its findings."""
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [python, HERE / "smoke.py"], env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -47,7 +47,7 @@ def smoke(python: Path) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Run the checks under each version."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--venvs", type=Path, help="directory for the venvs, kept")
     parser.add_argument("--uv", default=str(Path(sys.executable).with_name("uv")))

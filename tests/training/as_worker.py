@@ -1,7 +1,7 @@
-"""Imported first, makes of a script what a run's bootstrap makes of it: Keras is hooked as soon as it is imported.
+"""Prepares a script as a run's bootstrap does: Keras is hooked when it is imported. Import it first.
 
-Packages that Keras imports only where they are installed, for what no script here uses, are left out: with them
-TensorFlow takes a second or two more to start, and starting it is most of the time that these tests take.
+It hides packages that Keras imports if they are installed and that no script here uses. With them, TensorFlow starts
+one or two seconds slower, and starting it takes most of the time of these tests.
 """
 
 from __future__ import annotations

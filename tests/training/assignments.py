@@ -1,4 +1,4 @@
-"""Partitions for workers that no launcher has started: the variables and files that one would leave."""
+"""Assigns partitions to workers without a launcher, through the variables and files that one would write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ignite_tf_magic.settings.options import Endpoint
 def rows_of_shares(
     stats: Mapping[int, PartitionStats], shares: Sequence[Sequence[int]], more_rows: int = 0
 ) -> list[int]:
-    """Count the rows of each share, as if each partition had had some more."""
+    """Count the rows of each share, with `more_rows` added to each partition."""
     return [sum(stats[p].rows + more_rows for p in share if p in stats) for share in shares]
 
 
@@ -26,7 +26,7 @@ def assignment(
     worker: int,
     more_rows: int = 0,
 ) -> dict[str, str]:
-    """Write a worker's assignment into a folder, and give the variables that name it."""
+    """Write a worker's assignment into a folder, and return the variables that name it."""
     rows = rows_of_shares(stats, shares, more_rows)
     record = {"cache": cache, "worker": worker, "rows_by_worker": rows}
     path = folder / f"assignment-{worker}.json"
@@ -48,7 +48,7 @@ def assign(
     stats: Mapping[int, PartitionStats],
     shares: Sequence[Sequence[int]],
 ) -> None:
-    """Tell each worker its partitions: its variables are in FOLDER/worker-N.json."""
+    """Assign partitions to each worker, and write its variables to FOLDER/worker-N.json."""
     for worker in range(len(shares)):
         variables = assignment(folder, endpoint, cache, stats, shares, worker)
         (folder / f"worker-{worker}.json").write_text(json.dumps(variables))

@@ -1,4 +1,4 @@
-"""Trainings that cannot go well: bad_on.py FOLDER leaves what each said in FOLDER/errors-WORKER.json."""
+"""Trainings that must fail: bad_on.py FOLDER writes each one's error to FOLDER/errors-WORKER.json."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ said = {}
 for bad in (small_batch, not_compiled, misfit, diverging):
     try:
         bad()
-    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+    except Exception as error:  # noqa: BLE001 - the test checks it
         said[bad.__name__] = [type(error).__name__, str(error)]
 path = Path(sys.argv[1]) / f"errors-{worker_group().place.index}.json"
 path.write_text(json.dumps(said))

@@ -1,4 +1,4 @@
-"""What cases of training need: the framework, data that is dealt to workers, small models, and a list of all cases."""
+"""Common parts of the training cases: framework, data split over workers, small models, and a list of all cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Case = Callable[[Any], dict[str, Any]]
 CASES: dict[str, Case] = {}
 
 
-# Cases of what only one framework has.
+# Cases of features that only Keras 3 has.
 OF_KERAS_3 = {"accumulated_gradients", "mean_by_weights", "searched_by_each_then_trained_by_all"}
 
 
@@ -23,12 +23,12 @@ def case(function: Case) -> Case:
 
 
 def cases_of(framework: str) -> list[str]:
-    """The names of all cases of what a framework has."""
+    """Return the names of all cases that a framework supports."""
     return [name for name in CASES if framework == "keras" or name not in OF_KERAS_3]
 
 
 class Setting:
-    """What cases need: the framework, data, and the worker that this process is."""
+    """The framework and data for cases, and the worker that this process is."""
 
     def __init__(self, framework: str, shares: tuple[float, ...]) -> None:
         import tensorflow as tf
@@ -59,7 +59,7 @@ class Setting:
         more: Callable[..., Any] | None = None,
         equal_steps: str = "pad",
     ) -> Any:
-        """Data, the images by default, as a dataset: each worker has its own part of each batch, as its shares say."""
+        """Return data (by default the images) as a dataset of this worker's part of each batch, given by its share."""
         tf = self.tf
         data = (self.flat if flat else self.images, self.labels) if data is None else data
         chosen = list(self._chosen(len(tf.nest.flatten(data)[0]), batch, equal_steps))
@@ -77,18 +77,18 @@ class Setting:
         return dataset.apply(tf.data.experimental.assert_cardinality(len(chosen)))
 
     def parts(self, batch: int = 64, *, data: Any) -> Any:
-        """Yield the parts of each batch that workers have, as a list."""
+        """Yield, for each batch, a list of the workers' parts."""
         for parts in self._chosen(len(data[0]), batch, "pad"):
             yield [self.tf.nest.map_structure(itemgetter(part), data) for part in parts]
 
     def own(self, parts: list[Any]) -> Any:
-        """Of the parts of a batch, this worker's; one process has all of them, one after the other."""
+        """Return this worker's part of a batch; a single process has all parts, concatenated."""
         if self.place.size > 1:
             return parts[self.place.index]
         return self.tf.nest.map_structure(lambda *each: np.concatenate(each), *parts)
 
     def _chosen(self, total: int, batch: int, equal_steps: str) -> Any:
-        """Yield, for each batch, the numbers of the rows that each worker has of it."""
+        """Yield, for each batch, the row numbers of each worker's part."""
         from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
 
         bounds = self.bounds(total)
@@ -103,11 +103,11 @@ class Setting:
             ]
 
     def bounds(self, total: int) -> np.ndarray:
-        """Where each worker's rows begin and end."""
+        """Return the bounds of each worker's rows."""
         return np.round(np.cumsum((0.0, *self.shares)) * total).astype(int)
 
     def whole(self, batch: int = 64, *, flat: bool = False) -> Any:
-        """The images as a dataset that every worker has the whole of."""
+        """Return a dataset of all images, the same on every worker."""
         x = self.flat if flat else self.images
         return self.tf.data.Dataset.from_tensor_slices((x, self.labels)).batch(batch)
 
@@ -116,7 +116,7 @@ class Setting:
         return self.tf.data.Dataset.from_tensor_slices((x.reshape(len(x), -1) if flat else x, y)).batch(50)
 
     def seeded(self) -> None:
-        """Each worker has another seed; the chief's weights are those that count."""
+        """Seed each worker differently; the chief's weights are the ones used."""
         self.keras.utils.set_random_seed(11 + self.place.index)
 
     def dense(self, **options: Any) -> Any:
@@ -150,7 +150,7 @@ class Setting:
 
 
 def result(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
-    # tf_keras has what metrics count among the weights.
+    # tf_keras includes the variables of metrics in the weights.
     counts = {id(each) for metric in model.metrics for each in metric.variables}
     weights = [np.asarray(each) for each in model.weights if id(each) not in counts]
     found = {f"weight {at}": weight for at, weight in enumerate(weights)}

@@ -1,7 +1,7 @@
-"""What Keras can do, as functions that train small models: in one process, or in several with the same global batches.
+"""Training cases for Keras features, run in one process or in several with the same global batches.
 
-As a program: cases.py FRAMEWORK FOLDER NAME... runs cases one after the other as the worker that TF_CONFIG names, and
-leaves what each came to in FOLDER/NAME-WORKER.npz.
+As a program, cases.py FRAMEWORK FOLDER NAME... runs cases one after the other as the worker that TF_CONFIG names, and
+writes each result to FOLDER/NAME-WORKER.npz.
 """
 
 from __future__ import annotations

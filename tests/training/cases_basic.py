@@ -1,4 +1,4 @@
-"""What most scripts do with Keras."""
+"""Features of Keras that most scripts use."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def synchronised_batch_normalization(s: Setting) -> dict[str, Any]:
 
 @case
 def large_layer(s: Setting) -> dict[str, Any]:
-    """Has a gradient of more than 1 MiB, which is added up by itself, beside small ones."""
+    """Has a gradient of more than 1 MiB, which is reduced separately, beside small ones."""
     layers = s.keras.layers
-    sgd = s.keras.optimizers.SGD(0.01)  # Adam makes much of last bits
+    sgd = s.keras.optimizers.SGD(0.01)  # Adam would magnify rounding differences
     model = s.conv(layers.Flatten(), layers.Dense(1024, "relu"), optimizer=sgd)
     return result(model, model.fit(s.dealt(), epochs=2, verbose=0))
 
 
 @case
 def gradient_of_unknown_shape(s: Setting) -> dict[str, Any]:
-    """The chief's trace alone does not know the shape of a gradient of more than 1 MiB."""
+    """Only in the chief's trace, the shape of a gradient of more than 1 MiB is unknown."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -230,11 +230,11 @@ def predict(s: Setting) -> dict[str, Any]:
 
 @case
 def unknown_cardinality(s: Setting) -> dict[str, Any]:
-    """Rows are filtered out, so that nobody knows how many batches there are; the order within one process differs."""
+    """A filter makes the number of batches unknown, and the order of rows differs from that in one process."""
     model = s.dense(optimizer=s.keras.optimizers.SGD(0.1))
     data = s.dealt(500, flat=True).unbatch().filter(lambda x, y: y != 3).batch(500)
     found = result(model, model.fit(data, epochs=3, verbose=0))
-    # In one process Keras 3.15 counts a step more in each epoch of data whose end nobody knows; Adam goes by the count.
+    # In one process, Keras 3.15 counts an extra step per epoch if the cardinality is unknown, which Adam would use.
     other = s.dense(optimizer=s.keras.optimizers.SGD(0.1))
     all_batches = s.dealt(flat=True).filter(lambda x, y: True)
     history = other.fit(
@@ -259,7 +259,7 @@ def a_stop_that_one_worker_wants(s: Setting) -> dict[str, Any]:
 
 @case
 def callbacks_of_the_chief(s: Setting) -> dict[str, Any]:
-    """They write in the first worker; the logs that they write are those of all."""
+    """Callbacks write in the first worker only, with the logs of all workers."""
     keras = s.keras
     folder = Path(tempfile.mkdtemp())
     checkpoint = "checkpoint.weights.h5" if s.framework == "keras" else "checkpoint"

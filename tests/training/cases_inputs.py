@@ -1,4 +1,4 @@
-"""Data in all forms that Keras takes, and layers that adapt to it."""
+"""Data in all forms that Keras accepts, and layers that adapt to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS = ["red", "green", "blue", "wide", "narrow", "early", "late", "cold", "wa
 
 @case
 def arrays_of_each_worker(s: Setting) -> dict[str, Any]:
-    """Rows that a worker has read itself; without an order there is one batch an epoch."""
+    """A worker trains on rows that it read itself. A batch holds a whole epoch, so the order does not matter."""
     bounds = s.bounds(len(s.flat))
     mine = slice(None) if s.place.size == 1 else slice(bounds[s.place.index], bounds[s.place.index + 1])
     model = s.dense()
@@ -34,7 +34,7 @@ def arrays_of_each_worker(s: Setting) -> dict[str, Any]:
 
 @case
 def python_dataset(s: Setting) -> dict[str, Any]:
-    """All workers are given the same batches: each trains on all of them, and that comes to the same."""
+    """All workers get the same batches, and each trains on all of them, with the same result."""
     s.seeded()
     base = s.keras.utils.PyDataset if s.framework == "keras" else s.keras.utils.Sequence
 
@@ -51,7 +51,7 @@ def python_dataset(s: Setting) -> dict[str, Any]:
 
 
 def own_batches(s: Setting) -> list[tuple[Any, Any]]:
-    """Batches of 20 rows of each worker's own, of which there are more on one than on another; one process has all."""
+    """Return batches of 20 rows for this worker; workers have different numbers of them. One process has all rows."""
     bounds, steps = s.bounds(len(s.flat)), []
     workers = range(len(s.shares)) if s.place.size == 1 else [s.place.index]
     for first in range(0, len(s.flat), 20):
@@ -64,7 +64,7 @@ def own_batches(s: Setting) -> list[tuple[Any, Any]]:
 
 @case
 def generators_of_own_rows(s: Setting) -> dict[str, Any]:
-    """Of different lengths, also for validation, and one without end that gives weights that are None."""
+    """Generators of different lengths, also for validation, and an endless one that yields None as weights."""
 
     def batches() -> Any:
         yield from own_batches(s)
@@ -82,7 +82,7 @@ def generators_of_own_rows(s: Setting) -> dict[str, Any]:
 
 @case
 def python_datasets_of_own_rows(s: Setting) -> dict[str, Any]:
-    """Of different lengths, also for validation."""
+    """Datasets of different lengths, also for validation."""
     base = s.keras.utils.PyDataset if s.framework == "keras" else s.keras.utils.Sequence
     steps, ends = own_batches(s), []
 
@@ -111,7 +111,7 @@ def adapted_layers(s: Setting) -> dict[str, Any]:
     rows = s.dealt(data=s.flat)
     normal, binned = layers.Normalization(), layers.Discretization(num_bins=10)
     normal.adapt(rows)
-    binned.adapt(s.dealt(64, data=s.flat[:, :1]))  # whose bins depend on which rows are in a batch
+    binned.adapt(s.dealt(64, data=s.flat[:, :1]))  # the bins depend on how rows form batches
     numbers = layers.IntegerLookup()
     numbers.adapt(s.dealt(data=s.tokens[:, :1].astype(np.int64)))
     model = s.compiled(keras.Sequential([keras.Input([64]), normal, layers.Dense(10)]))
@@ -124,7 +124,7 @@ def adapted_layers(s: Setting) -> dict[str, Any]:
 
 @case
 def texts(s: Setting) -> dict[str, Any]:
-    """Texts of which each worker has its own, through a vocabulary of all, padded."""
+    """Each worker has its own texts; the vocabulary is that of all texts, and sequences are padded."""
     s.seeded()
     keras, tf = s.keras, s.tf
     layers = keras.layers
@@ -152,21 +152,21 @@ def texts(s: Setting) -> dict[str, Any]:
 
 @case
 def adapted_to_own_rows(s: Setting) -> dict[str, Any]:
-    """Arrays, dictionaries of them and datasets that do not say that each worker has other rows than the rest."""
+    """Layers adapt to arrays and datasets that do not declare that each worker has different rows."""
     keras, tf = s.keras, s.tf
     layers = keras.layers
     at = slice(None) if s.place.size == 1 else slice(*s.bounds(len(s.labels))[s.place.index :][:2])
     random = np.random.default_rng(9)
     texts = np.array([" ".join(random.choice(_WORDS, random.integers(2, 9))) for _ in s.labels])
     words, numbers = np.array(_WORDS)[s.labels], s.flat[:, :1]
-    words[:10] = "seldom"  # which the first worker alone has
+    words[:10] = "seldom"  # only the first worker has this word
 
     def sliced(array: Any) -> Any:
         return tf.data.Dataset.from_tensor_slices(array[at]).batch(16)
 
     found = {}
     for name, given in (("arrays", lambda array: array[at]), ("datasets", sliced)):
-        # A dataset's batches are of other rows than in one process, and bins depend a little on that.
+        # A dataset's batches differ from those in one process, which changes bins slightly.
         exact = {"num_bins": 10} if name == "arrays" else {"num_bins": 4, "epsilon": 0.001}
         normal, binned = layers.Normalization(), layers.Discretization(**exact)
         lookup, text = layers.StringLookup(), layers.TextVectorization(max_tokens=10)
@@ -189,19 +189,21 @@ def adapted_to_own_rows(s: Setting) -> dict[str, Any]:
 
 @case
 def feature_spaces(s: Setting) -> dict[str, Any]:
-    """Features adapted to a dictionary of a worker's own arrays, and to a dataset of the run."""
+    """A FeatureSpace adapts to a dictionary of a worker's own arrays, and to a dataset of the run."""
     keras, tf = s.keras, s.tf
     space = keras.utils.FeatureSpace
     at = slice(None) if s.place.size == 1 else slice(*s.bounds(len(s.labels))[s.place.index :][:2])
     words = np.array(_WORDS)[s.labels]
-    words[:10] = "seldom"  # which the first worker alone has
+    words[:10] = "seldom"  # only the first worker has this word
     rows = s.dealt(64, data=(s.flat[:, :2], np.arange(len(words), dtype=np.int32)))
     features = {"number": s.flat[:, 0], "word": words}
     own: Any = {key: array[at] for key, array in features.items()}
-    if s.framework == "tf_keras" or int(keras.__version__.split(".")[1]) < 15:  # they take no dictionary
+    if (
+        s.framework == "tf_keras" or int(keras.__version__.split(".")[1]) < 15
+    ):  # they do not accept a dictionary
         own = tf.data.Dataset.from_tensor_slices(own)
     kinds = {"number": space.float_normalized(), "word": space.string_categorical(num_oov_indices=1)}
-    binned = {"binned": space.float_discretized(num_bins=10)}  # by which rows are in a batch
+    binned = {"binned": space.float_discretized(num_bins=10)}  # the bins depend on how rows form batches
     of_run = rows.map(
         lambda both, row: {"number": both[:, 0], "binned": both[:, 1], "word": tf.gather(words, row)}
     )
@@ -244,7 +246,7 @@ def rates_by_plateaus(s: Setting) -> dict[str, Any]:
 
 @case
 def backed_up(s: Setting) -> dict[str, Any]:
-    """Interrupted in its third epoch, and gone on with by a model of other weights from the files of Keras' own."""
+    """A training is interrupted in its third epoch; another model continues it from Keras' own backup files."""
     import tempfile
 
     keras, folder = s.keras, tempfile.mkdtemp()
@@ -267,7 +269,7 @@ def backed_up(s: Setting) -> dict[str, Any]:
 
 @case
 def ragged_rows(s: Setting) -> dict[str, Any]:
-    """Sequences of their own length, which no padding fills up."""
+    """Sequences of different lengths, without padding."""
     keras, tf = s.keras, s.tf
     layers = keras.layers
     if "ragged" not in inspect.signature(keras.Input).parameters:
@@ -283,7 +285,7 @@ def ragged_rows(s: Setting) -> dict[str, Any]:
 
 @case
 def arrays_shuffled_by_a_seed(s: Setting) -> dict[str, Any]:
-    """Each epoch, and each `fit` of a loop, has another order: the same one on all workers."""
+    """Each epoch and each `fit` has a different order, the same on all workers."""
     s.keras.utils.set_random_seed(3)
     model = s.dense()
     for _ in range(2):
@@ -293,7 +295,7 @@ def arrays_shuffled_by_a_seed(s: Setting) -> dict[str, Any]:
 
 @case
 def chosen_at_random(s: Setting) -> dict[str, Any]:
-    """A script that splits and shuffles without a seed does it alike on all workers, later too."""
+    """Without a seed, a script splits and shuffles identically on all workers, also later."""
     import random
 
     from ignite_tf_magic.training.seeding import seed_numpy, seed_random

@@ -1,4 +1,4 @@
-"""Losses and metrics that are no means over rows."""
+"""Losses and metrics that are not means over rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.training.case_setting import Setting, case, result
 
 
 def tagger(s: Setting, *, mask_zero: bool = True) -> Any:
-    """A model that labels each step of a sequence."""
+    """Return a model that labels each step of a sequence."""
     s.seeded()
     keras = s.keras
     layers = keras.layers
@@ -33,7 +33,7 @@ def masked_sequences(s: Setting) -> dict[str, Any]:
 
 @case
 def masked_sequences_by_name(s: Setting) -> dict[str, Any]:
-    """The loss is named, so that Keras makes its object."""
+    """The loss is given by name, so Keras creates its object."""
     model = tagger(s)
     inputs, outputs = model.inputs, s.keras.layers.Activation("softmax")(model.outputs[0])
     model = s.compiled(s.keras.Model(inputs, outputs), loss="sparse_categorical_crossentropy", metrics=())
@@ -52,7 +52,7 @@ def sum_of_losses(s: Setting) -> dict[str, Any]:
 
 @case
 def mean_by_weights(s: Setting) -> dict[str, Any]:
-    """Weights whose sums differ between workers."""
+    """The sums of weights differ between workers."""
     loss = s.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     model = s.dense(loss=loss)
     weights = np.linspace(0.0, 3.0, len(s.labels), dtype=np.float32)
@@ -69,7 +69,7 @@ def weights_of_uneven_sums(s: Setting) -> dict[str, Any]:
 
 @case
 def unreduced_losses(s: Setting) -> dict[str, Any]:
-    """Keras gives the losses of rows to the tape, which adds up."""
+    """Keras passes the per-row losses to the tape, which sums them."""
     loss = s.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     model = s.dense(loss=loss, optimizer=s.keras.optimizers.SGD(0.001))
     history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
@@ -99,7 +99,7 @@ def unreduced_losses_with_a_mean(s: Setting) -> dict[str, Any]:
 
 @case
 def losses_with_a_call_of_their_own(s: Setting) -> dict[str, Any]:
-    """A class that reduces by itself, to the mean over rows, and takes no weights."""
+    """A loss class reduces to the mean over rows itself, and takes no weights."""
     keras, tf = s.keras, s.tf
 
     class Squares(keras.losses.Loss):
@@ -128,7 +128,7 @@ def losses_with_a_call_of_their_own(s: Setting) -> dict[str, Any]:
 
 @case
 def losses_of_keras_that_see_all_rows(s: Setting) -> dict[str, Any]:
-    """One compares rows with each other, one returns one number for a batch."""
+    """One loss compares rows with each other, the other returns one number per batch."""
     keras, found = s.keras, {}
     if s.framework == "tf_keras":
         return found
@@ -150,7 +150,7 @@ def losses_of_keras_that_see_all_rows(s: Setting) -> dict[str, Any]:
 
 @case
 def several_outputs(s: Setting) -> dict[str, Any]:
-    """Several inputs and outputs, losses of several kinds, and their weights."""
+    """Several inputs and outputs, with different kinds of losses and loss weights."""
     s.seeded()
     keras = s.keras
     layers = keras.layers
@@ -181,7 +181,7 @@ def metrics_of_many_kinds(s: Setting) -> dict[str, Any]:
     keras, tf = s.keras, s.tf
 
     class Largest(keras.metrics.Metric):
-        """What no sum over workers tells."""
+        """The largest prediction, which no sum over workers gives."""
 
         def __init__(self, name: str = "largest") -> None:
             super().__init__(name=name)
@@ -210,7 +210,7 @@ def metrics_of_many_kinds(s: Setting) -> dict[str, Any]:
 
 @case
 def results_that_are_variables(s: Setting) -> dict[str, Any]:
-    """A metric whose result is its variable itself, as in Keras' own guide."""
+    """A metric's result is its own variable, as in Keras' guide."""
     keras, tf = s.keras, s.tf
 
     class Right(keras.metrics.Metric):
@@ -234,7 +234,7 @@ def results_that_are_variables(s: Setting) -> dict[str, Any]:
 
 @case
 def compared_rows(s: Setting) -> dict[str, Any]:
-    """A step of the script's own that compares rows with each other: those of all workers."""
+    """A custom step compares rows of all workers with each other."""
     import ignite_tf_magic as itf
 
     s.seeded()

@@ -1,4 +1,4 @@
-"""Layers and steps that do with rows what a `fit` of Keras' own parts does not."""
+"""Layers and steps that use rows in ways that Keras' own parts in `fit` do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.training.case_setting import Setting, case, result
 
 @case
 def gradients_of_inputs(s: Setting) -> dict[str, Any]:
-    """A penalty on how much the outputs for rows change with their own inputs: a gradient that no optimizer takes."""
+    """The loss penalizes the gradient of the outputs by their inputs, a gradient that no optimizer applies."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -37,7 +37,7 @@ def gradients_of_inputs(s: Setting) -> dict[str, Any]:
 
 @case
 def lookups_of_positions(s: Setting) -> dict[str, Any]:
-    """An embedding of positions: one lookup for all rows. Each worker brings one; Adam would square each by itself."""
+    """Position embeddings have one lookup for all rows, so each worker adds one. Adam would square each separately."""
     s.seeded()
     keras, tf = s.keras, s.tf
     layers = keras.layers
@@ -60,7 +60,7 @@ def lookups_of_positions(s: Setting) -> dict[str, Any]:
 
 @case
 def rows_looked_up_many_times(s: Setting) -> dict[str, Any]:
-    """Thousands of lookups of few rows, by optimizers that keep them apart: added up alike on all workers."""
+    """Thousands of lookups of a few rows, with optimizers that keep them separate: summed equally on all workers."""
     layers, found = s.keras.layers, {}
     for optimizer in (s.keras.optimizers.RMSprop(0.001), s.keras.optimizers.SGD(0.1)):
         s.seeded()
@@ -76,7 +76,7 @@ def rows_looked_up_many_times(s: Setting) -> dict[str, Any]:
 
 @case
 def numbers_of_batches(s: Setting) -> dict[str, Any]:
-    """Metrics that are given one number for a batch, or one for each class: means are averaged, sums added up."""
+    """Metrics get one number per batch or per class: means are averaged over workers, sums are added."""
     s.seeded()
     keras, tf = s.keras, s.tf
     sums = {name: keras.metrics.Sum(name) for name in ("of_rows", "of_counts")}
@@ -112,7 +112,7 @@ def numbers_of_batches(s: Setting) -> dict[str, Any]:
 
 @case
 def variables_of_tensorflow(s: Setting) -> dict[str, Any]:
-    """A layer that holds variables of its own, which Keras 3 does not know of: trained, and a mean of what came by."""
+    """A layer has TensorFlow variables that Keras 3 does not track: a trained one and a running mean."""
     s.seeded()
     keras, tf = s.keras, s.tf
 

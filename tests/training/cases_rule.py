@@ -1,4 +1,4 @@
-"""Code of a script's own: each worker's rows, gradients and numbers averaged by rows. See docs/training.md#one-rule."""
+"""Custom training code: each worker's results on its rows are averaged by rows. See docs/training.md#one-rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.training.case_setting import Setting, case, result
 
 
 def net(s: Setting, step: Callable[..., Any] | None = None) -> Any:
-    """A model of one hidden layer, with a `train_step` of the script's own."""
+    """Return a model with one hidden layer and, optionally, a custom `train_step`."""
     s.seeded()
     methods = {} if step is None else {"train_step": step}
     x = s.keras.Input([64])
@@ -34,7 +34,7 @@ def stepping(s: Setting, loss_of: Callable[[Any, Any], Any]) -> Callable[..., An
 
 
 def by_hand(s: Setting, model: Any, loss_of: Callable[[Any, Any], Any], rate: float) -> dict[str, Any]:
-    """What the rule says, in one process: each worker's gradients of its part, averaged by rows."""
+    """Apply the rule in one process: average each worker's gradients, weighted by its number of rows."""
     tf, losses = s.tf, []
     for _ in range(2):
         for parts in s.parts(data=(s.flat, s.labels)):
@@ -91,7 +91,7 @@ def a_step_that_compares_rows(s: Setting) -> dict[str, Any]:
 
 @case
 def a_loss_that_returns_one_number(s: Setting) -> dict[str, Any]:
-    """As the ones of translation do: a mean over the words that a mask leaves; and a metric of that kind."""
+    """A loss and a metric return one number: a mean over unmasked words, as in translation."""
     of_rows, tf = crossentropy(s), s.tf
 
     def masked(y: Any, out: Any) -> Any:
@@ -142,7 +142,7 @@ def a_step_that_returns_a_sum_of_losses(s: Setting) -> dict[str, Any]:
 
 @case
 def a_step_that_is_a_function(s: Setting) -> dict[str, Any]:
-    """`@tf.function` on `train_step`, of a model that `fit` builds."""
+    """`train_step` is a `@tf.function`, of a model that `fit` builds."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -210,13 +210,13 @@ def sparse_batches(s: Setting) -> dict[str, Any]:
     data = tf.data.Dataset.from_tensor_slices((few, s.labels)).batch(61)
     data = data.map(lambda x, y: (tf.sparse.from_dense(x), y))
     found = result(model, model.fit(data, epochs=2, validation_data=data.take(3), verbose=0))
-    last = data.filter(lambda x, y: tf.reduce_sum(y) > 0)  # of which nobody knows how many there are
+    last = data.filter(lambda x, y: tf.reduce_sum(y) > 0)  # the number of batches is unknown
     return found | {"history of the rest": np.array(model.evaluate(last, verbose=0))}
 
 
 @case
 def ragged_batches_without_rows(s: Setting) -> dict[str, Any]:
-    """The last batch has one row, so that only the first worker has one."""
+    """The last batch has one row, so only the first worker has a row of it."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -298,7 +298,7 @@ def trained_batch_by_batch(s: Setting) -> dict[str, Any]:
 
 
 def looped(s: Setting, model: Any, optimizer: Any) -> dict[str, Any]:
-    """Train as in the guides: a traced step over a dataset, no `fit`, no strategy; batches have different sizes."""
+    """Train as in Keras' guides: a traced step over a dataset, no `fit`, no strategy. Batch sizes differ."""
     of_rows, tf = crossentropy(s), s.tf
 
     @tf.function
@@ -322,7 +322,7 @@ def a_loop_with_a_tape(s: Setting) -> dict[str, Any]:
 
 @case
 def a_loop_whose_first_trace_makes_the_variables(s: Setting) -> dict[str, Any]:
-    """A `Sequential` without an input shape: the chief's weights go round when they have values."""
+    """In a `Sequential` without an input shape, the chief's weights are sent once they have values."""
     s.keras.utils.set_random_seed(1 + s.place.index)
     return looped(s, s.keras.Sequential([s.keras.layers.Dense(10)]), s.keras.optimizers.SGD(0.01))
 
@@ -336,7 +336,7 @@ def batches_of_fewer_rows_than_workers(s: Setting) -> dict[str, Any]:
 
 @case
 def a_batch_without_rows(s: Setting) -> dict[str, Any]:
-    """Momentum moves no weight in a step without rows, and the loss stays a number."""
+    """In a step without rows, momentum changes no weights, and the loss stays a number."""
     tf = s.tf
 
     def emptied(number: Any, batch: Any) -> Any:
@@ -344,7 +344,7 @@ def a_batch_without_rows(s: Setting) -> dict[str, Any]:
 
     model = s.dense(optimizer=s.keras.optimizers.Adam(0.003))
     data = s.whole(flat=True)
-    # What is not there is not trained.
+    # One process skips the batch that is empty in the run.
     data = data.take(2).concatenate(data.skip(3)) if s.place.size == 1 else data.enumerate().map(emptied)
     return result(model, model.fit(data, epochs=2, verbose=0))
 

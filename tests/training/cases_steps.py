@@ -1,4 +1,4 @@
-"""Optimizers and steps of a script's own."""
+"""Optimizers and custom training steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def crossentropy(s: Setting, y: Any, predicted: Any) -> Any:
 
 @case
 def optimizers_in_a_list(s: Setting) -> dict[str, Any]:
-    """An optimizer for each layer, as with different learning rates."""
+    """Each layer has its own optimizer, for example with another learning rate."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -63,7 +63,7 @@ def optimizer_in_a_closure(s: Setting) -> dict[str, Any]:
 
 @case
 def own_accumulation(s: Setting) -> dict[str, Any]:
-    """A step that adds up gradients in variables, and lets an optimizer take them now and then, in a branch."""
+    """A step sums gradients in variables; an optimizer applies them in a branch, every third step."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -103,7 +103,7 @@ def own_accumulation(s: Setting) -> dict[str, Any]:
 
 @case
 def adversarial(s: Setting) -> dict[str, Any]:
-    """Two models, each with an optimizer; statistics change behind the first one's step, too."""
+    """Two models, each with an optimizer; batch statistics also change after the first model's step."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -155,7 +155,7 @@ def adversarial(s: Setting) -> dict[str, Any]:
 
 @case
 def results_of_all_metrics(s: Setting) -> dict[str, Any]:
-    """The step that Keras' own guide shows first: some metrics have results of several names."""
+    """The first step in Keras' guide: some metrics have results with several names."""
     s.seeded()
     keras, tf = s.keras, s.tf
 
@@ -193,7 +193,7 @@ def results_of_all_metrics(s: Setting) -> dict[str, Any]:
 
 @case
 def losses_added_by_layers(s: Setting) -> dict[str, Any]:
-    """A variational model without its noise: a mean over rows of sums over all else, and activities."""
+    """A variational model without noise: a mean over rows of sums over other axes, and an activity regularizer."""
     s.seeded()
     keras, tf = s.keras, s.tf
     layers = keras.layers
@@ -213,7 +213,7 @@ def losses_added_by_layers(s: Setting) -> dict[str, Any]:
 
 @case
 def embedding(s: Setting) -> dict[str, Any]:
-    """Sparse gradients, in which a row of the table occurs more than once."""
+    """Sparse gradients contain a row of the table more than once."""
     s.seeded()
     keras = s.keras
     layers = keras.layers
@@ -248,9 +248,9 @@ def weight_decay(s: Setting) -> dict[str, Any]:
 
 @case
 def mixed_precision(s: Setting) -> dict[str, Any]:
-    """Each worker's gradient is rounded to 8 bits before it is added up: so a rate that keeps that small.
+    """Each worker's gradient is rounded to 8 bits before the sum; the low rate keeps this error small.
 
-    What the loss is computed from is in 32 bits, as Keras advises: tf_keras rounds a mean over 16-bit losses to 8 bits.
+    The loss is computed from 32 bits, as Keras advises: tf_keras rounds a mean of 16-bit losses to 8 bits.
     """
     mixed = s.keras.mixed_precision
     mixed.set_global_policy("mixed_bfloat16")
@@ -267,7 +267,7 @@ def mixed_precision(s: Setting) -> dict[str, Any]:
 
 @case
 def scaled_loss(s: Setting) -> dict[str, Any]:
-    """As with 16-bit floats: a step with infinite gradients, of which one worker has the row, is left out by all."""
+    """As with 16-bit floats: if one worker's row causes infinite gradients, all workers skip the step."""
     keras = s.keras
     model = s.dense(optimizer=keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.003)))
     images = s.flat.copy()
@@ -306,7 +306,7 @@ def fitted_in_a_loop(s: Setting) -> dict[str, Any]:
 
 @case
 def searched_by_each_then_trained_by_all(s: Setting) -> dict[str, Any]:
-    """KerasTuner's search, each worker's own, and a training of what it has found."""
+    """Each worker runs its own KerasTuner search; then all train with the result."""
     import keras_tuner
 
     from ignite_tf_magic import independent

@@ -1,4 +1,4 @@
-"""Workers that come to different operations: differ_on.py FOLDER HOW leaves what was raised in said-WORKER.json."""
+"""Workers reach different operations: differ_on.py FOLDER HOW writes the error to said-WORKER.json."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Wait(keras.callbacks.Callback):
 
 callbacks = {"different": [Check()], "slow": [Slow()], "stopped": [Wait()]}[how]
 said = {}
-# Behind a training that the chief ends long after the others, as it saves a large model.
+# An earlier training ends much later on the chief, as if it saved a large model.
 if how == "different":
     if task().is_chief:
         model.save = lambda path: time.sleep(4)
@@ -52,6 +52,6 @@ try:
     said["loss"] = model.fit(x, y, batch_size=20, epochs=4, verbose=0, callbacks=callbacks).history["loss"]
     for _ in range(30):
         said["evaluated"] = model.evaluate(x, y, batch_size=20, verbose=0)
-except Exception as error:  # noqa: BLE001 - it is what the test looks at
+except Exception as error:  # noqa: BLE001 - the test checks it
     said["raised"] = f"{type(error).__name__}: {error}"
 (folder / f"said-{task().index}.json").write_text(json.dumps(said))

@@ -1,6 +1,6 @@
-"""Models that others have written into igfs, loaded as a notebook does: `python hostile_models.py KERAS DIRECTORY`.
+"""Loads models that others wrote to igfs, as a notebook does: `python hostile_models.py KERAS DIRECTORY`.
 
-Prints for each what came of it: "loaded", or the error; and whether code of the file was run.
+Prints for each model "loaded" or the error, and whether code from the file was run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFLATED = zipfile.ZIP_DEFLATED
 LONG = b"[" + b"1," * (40 << 20) + b"1]"
 TRACE = directory / "somebody-ran-it"
 SECRET = directory / "secret.txt"
-MAX_KIB = 300 << 10  # Linux counts in KiB; what is packed comes to twice as much at least
+MAX_KIB = 300 << 10  # Linux counts in KiB; unpacked content takes at least twice this
 SECRET.write_text("one\ntwo\n")
 
 
@@ -39,7 +39,7 @@ def saved(model):
 
 
 def changed(data, change=lambda config: None, *, packed=zipfile.ZIP_STORED, **members):
-    """Write a .keras file anew, with another configuration or other members."""
+    """Rewrite a .keras file with a changed configuration or other members."""
     into = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(into, "w", packed) as new:
         for name in old.namelist():
@@ -59,14 +59,14 @@ def packed_zeros():
 
 
 def understated(data):
-    """Let the last member say that it is as small as it is packed, and stored so."""
+    """Make the last member claim that its size is its packed size."""
     at = data.rindex(b"PK\1\2")
     packed = data[at + 20 : at + 24]
     return data[: at + 24] + packed + data[at + 28 :]
 
 
 def encrypted(data):
-    """Say of all members that they need a password."""
+    """Mark all members as encrypted."""
     at, changed = -1, bytearray(data)
     while (at := data.find(b"PK\1\2", at + 1)) >= 0:
         changed[at + 8] |= 1
@@ -110,7 +110,7 @@ class Given(layers.Layer):
 
 
 def touching():
-    """A layer that brings code; the code has its constants in itself."""
+    """Return a layer with code; the code contains its constants."""
     code = f"lambda x: (__import__('os').system('touch {TRACE}'), x)[1]"
     return layers.Lambda(eval(code), output_shape=(4,))
 
@@ -127,7 +127,7 @@ def instead(**entry):
 
 
 def weights_of_zeros():
-    """Weights of 8 GiB, of which none is written."""
+    """Return a model file that declares 8 GiB of weights but contains none."""
     path = directory / "zeros.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("w", (1 << 31,), "f4", chunks=(1 << 20,), compression="gzip")
@@ -135,7 +135,7 @@ def weights_of_zeros():
 
 
 def elsewhere(how):
-    """A file of weights, one of which lies in another file of this machine."""
+    """Return a model file with a weight that is stored in another file of this machine."""
     data = saved(plain())
     path = directory / "weights.h5"
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -162,7 +162,7 @@ def elsewhere(how):
 
 
 def as_an_optimizer_of_keras(**entry):
-    """A layer without a module, which is made by its class, under a name that Keras itself has registered."""
+    """Return a layer without a module, created by its class, under a name that Keras itself has registered."""
 
     def change(config):
         layer = config["config"]["layers"][-1]
@@ -179,7 +179,7 @@ def lookup_layer():
 
 
 def called_when_loaded():
-    """A Lambda whose function is named, not brought along, and which is called with a constant."""
+    """Return a Lambda that names an existing function and calls it with a constant."""
 
     def change(config):
         named = {"module": "os", "class_name": "function", "config": "popen", "registered_name": "popen"}
@@ -303,7 +303,7 @@ def load(name, data, **given):
         outcome = "loaded"
         if "words" not in name:
             model(np.zeros((2, *model.input_shape[1:]), "f4"))
-    except Exception as error:  # noqa: BLE001 - the test says which it is to be
+    except Exception as error:  # noqa: BLE001 - the test checks it
         outcome = f"{type(error).__name__}: {error}"
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_KIB:
         outcome = f"took memory; {outcome}"

@@ -1,4 +1,4 @@
-"""A loop of its own that takes some seconds and can be interrupted: loop_on.py FOLDER; see train_on.py."""
+"""A custom training loop that takes some seconds and can be interrupted: loop_on.py FOLDER; see train_on.py."""
 
 from __future__ import annotations
 

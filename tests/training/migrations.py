@@ -1,4 +1,4 @@
-"""The guides of docs/migration: scripts as they were and as they become."""
+"""The migration guides of docs/migration: scripts before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def script(name: str, when: str) -> str:
 
 
 def difference(name: str) -> list[str]:
-    """Return what changes, as lines of a diff."""
+    """Return the changes as lines of a diff."""
     before, after = (script(name, when).splitlines() for when in ("before", "after"))
     return [
         line

@@ -1,7 +1,7 @@
 """A training over a cache that can be interrupted: moving_on.py FOLDER fit|loop; see train_on.py.
 
-FOLDER/worker-N.json has this worker's IGNITE_DATASET_ variables. It leaves a line for each step in FOLDER/rows-N: the
-epoch, and the keys of the rows it was trained with.
+FOLDER/worker-N.json contains this worker's IGNITE_DATASET_ variables. For each step, the script appends a line to
+FOLDER/rows-N: the epoch, and the keys of the rows in the step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ epoch = tf.Variable(0, dtype=tf.int64)
 
 def note(number, keys) -> np.ndarray:
     with (folder / f"rows-{place.index}").open("a") as file:
-        print(int(number), *(int(key) for key in keys if key), file=file)  # 0 stands for no row at all
+        print(int(number), *(int(key) for key in keys if key), file=file)  # 0 marks a missing row
     return np.int64(0)
 
 
@@ -72,7 +72,7 @@ else:
     for x, _ in loop.over(batches, epochs=EPOCHS):
         note(loop.epoch, x[:, 0].numpy())
         count.assign_add(1)
-        time.sleep(0.05)  # or the loop would be over before it asks whether to save
+        time.sleep(0.05)  # else the loop would end before it checks whether to save
         end_if_asked(int(count))
     steps = int(count)
 np.savez(folder / f"result-{place.index}.npz", steps=steps)

@@ -1,4 +1,4 @@
-"""Plain Keras: plain_on.py FOLDER leaves in FOLDER/said-WORKER.json what was raised and warned."""
+"""Plain Keras: plain_on.py FOLDER writes the error and warnings to FOLDER/said-WORKER.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with warnings.catch_warnings(record=True) as caught:
     model.compile("sgd", "mse")
     try:
         model.fit(np.zeros((8, 2)), np.zeros(8), verbose=0)
-    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+    except Exception as error:  # noqa: BLE001 - the test checks it
         said["raised"] = f"{type(error).__name__}: {error}"
 said["warned"] = [str(each.message) for each in caught]
 (Path(sys.argv[1]) / f"said-{task().index}.json").write_text(json.dumps(said))

@@ -1,4 +1,4 @@
-"""Starts cases.py as one process, and as several workers that find each other by TF_CONFIG; compares the results."""
+"""Runs cases.py in one process and in several workers connected by TF_CONFIG, and compares the results."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-# Of one function of its own tf_keras 2.16 says so in any program.
+# tf_keras 2.16 prints this message about one of its own functions in any program.
 _IS_BEYOND_AUTOGRAPH = re.compile(r"AutoGraph could not transform <(?!function create_autocast_variable)")
 _CASES = Path(__file__).with_name("cases.py")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A case by several workers, and by one process.
+    """The results of a case on several workers compared with one process.
 
     Attributes:
-        identical: Whether all workers have come to the same, to the bit.
-        differences: The largest difference to the one process, by weight and by value of the history.
+        identical: Whether the results of all workers are identical to the bit.
+        differences: The largest difference from the one process, by name of the weight or history value.
     """
 
     identical: bool
@@ -54,10 +54,10 @@ def run_cases(
     python: str = sys.executable,
     timeout_s: float = 1400.0,
 ) -> None:
-    """Run cases one after the other; `together` False runs them in one process, with the batches of so many workers.
+    """Run cases one after the other. With `together` False, one process uses the batches of that many workers.
 
     Raises:
-        RuntimeError: A process failed; its last words are told.
+        RuntimeError: A process failed; the message contains the end of its output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     size = num_workers if together else 1
@@ -83,12 +83,12 @@ def run_cases(
 
 
 class Workers:
-    """The workers of a run that has no cluster, started again and again in one directory.
+    """The workers of a run without a cluster, which can be restarted in one directory.
 
     Args:
-        folder: The script's first argument; the run's directory is `igfs` in it.
-        arguments: What more the script is given.
-        python: The interpreter of all, or that of each.
+        folder: The script's first argument; its `igfs` is the run's directory.
+        arguments: More arguments for the script.
+        python: The interpreter of all workers, or one for each.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Workers:
         self._arguments = [str(script), str(folder), *arguments]
 
     def start(self, **environment: str) -> list[subprocess.Popen[bytes]]:
-        """Start all of them; end them."""
+        """Start all workers. The caller must end the processes."""
         ports = free_ports(self.num_workers)
         run = {"IGNITE_TF_RUN_ID": "run", "IGNITE_TF_RUN_URI": str(self.folder / "igfs")}
         processes = []
@@ -118,7 +118,7 @@ class Workers:
         return processes
 
     def run(self, **environment: str) -> None:
-        """Start them and wait until all have succeeded."""
+        """Start all workers and wait until all have succeeded."""
         processes = self.start(**environment)
         try:
             codes = [process.wait(800) for process in processes]
@@ -129,18 +129,18 @@ class Workers:
         assert codes == [0] * self.num_workers, self.words()
 
     def steps(self, index: int) -> int:
-        """How many steps a worker has told that it has done, as scripts write them to steps-WORKER."""
+        """Return a worker's last completed step, which scripts append to steps-WORKER."""
         path = self.folder / f"steps-{index}"
         told = path.read_text().split() if path.exists() else []
         return int(told[-1]) if told else 0
 
     def words(self) -> str:
-        """What they have written."""
+        """Return the end of the workers' output."""
         return "".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("output-*.txt"))
 
 
 def compare(name: str, alone: Path, together: Path, num_workers: int) -> Comparison:
-    """Compare what processes have left."""
+    """Compare the result files of workers with those of one process."""
     one = dict(np.load(alone / f"{name}-0.npz"))
     found = [dict(np.load(together / f"{name}-{index}.npz")) for index in range(num_workers)]
     identical = all(np.array_equal(found[0][key], each[key]) for each in found for key in one)
@@ -149,7 +149,7 @@ def compare(name: str, alone: Path, together: Path, num_workers: int) -> Compari
 
 
 def worker_environment(index: int, ports: Sequence[int]) -> dict[str, str]:
-    """Return the variables by which a worker finds this package and the others; one alone has no others."""
+    """Return the variables that locate this package and the other workers, if there are any."""
     found = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     if len(ports) > 1:
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}

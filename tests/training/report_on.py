@@ -1,4 +1,4 @@
-"""A training that waits for its data: report_on.py FOLDER SECONDS_PER_BATCH leaves its history there."""
+"""A training that waits for its data: report_on.py FOLDER SECONDS_PER_BATCH writes its history to FOLDER."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that tests wait for."""
+"""Runs that tests start and wait for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ignite_tf_magic.session import RunRequest, Session, TrainingRun
 
 
 def in_turn(scripts: Mapping[str, str]) -> str:
-    """Return a script that runs others one after the other in its process; one that fails ends alone.
+    """Return a script that runs others one after the other in its process; a failure ends only one script.
 
-    TensorFlow takes seconds to start, so tests share a run. What each script prints is between lines with its name;
+    TensorFlow takes seconds to start, so tests share a run. Lines with a script's name enclose its output;
     `by_script` finds it.
     """
     return f"""
@@ -33,7 +33,7 @@ for name, source in {dict(scripts)!r}.items():
 
 
 def by_script(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Find what each script of `in_turn` has printed in each worker, in the texts of the workers."""
+    """Find the output of each script of `in_turn` per worker, given the workers' whole outputs."""
     found: dict[str, list[str]] = {}
     for text in texts:
         for name, said in re.findall(r"^BEGIN (\w+)\n(.*?)^END \1\n", text, re.DOTALL | re.MULTILINE):
@@ -42,7 +42,7 @@ def by_script(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def succeeded(session: Session, request: RunRequest, timeout_s: float = 600) -> tuple[TrainingRun, str]:
-    """Start a run and wait for its end; return it and what its workers have said."""
+    """Start a run, wait for its success, and return it with its workers' output."""
     run = session.start_run(request)
     text = "".join(chunk.text for chunk in run.follow())
     run.wait(timeout_s)
@@ -57,7 +57,7 @@ def succeeded_though_killed(
     is_time: Callable[[TrainingRun, str], bool],
     timeout_s: float = 600,
 ) -> tuple[TrainingRun, str]:
-    """As `succeeded`, with one SIGKILL to a task of the run as soon as that is to be, by what was said until then."""
+    """Like `succeeded`, but send SIGKILL to one task as soon as `is_time` accepts the output so far."""
     run, text, is_killed = session.start_run(request), "", False
     for chunk in run.follow():
         text += chunk.text

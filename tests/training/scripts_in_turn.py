@@ -1,4 +1,4 @@
-"""Runs scripts one after the other in one process, which imports TensorFlow once: scripts_in_turn.py FOLDER SCRIPT."""
+"""Runs scripts one after the other in one process, to import TensorFlow once: scripts_in_turn.py FOLDER SCRIPT..."""
 
 from __future__ import annotations
 

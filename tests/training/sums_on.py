@@ -1,4 +1,4 @@
-"""Sums over all workers, of many sizes, in graphs, branches, loops and outside: sums_on.py FOLDER."""
+"""Sums over all workers, of many sizes, in graphs, branches and loops, and eagerly: sums_on.py FOLDER."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def many(x, is_one_way):
     turns = tf.zeros_like(x)
     for _ in tf.range(4):
         turns += group.sum([x])[0]
-    # Neither depends on the other, and both have the same size.
+    # Two independent sums of the same size.
     one, another = group.sum([5.0 * x])[0], group.sum([7.0 * x])[0]
     return first, other, turns, one, another
 
@@ -64,7 +64,7 @@ def averaged(weight, values):
     return group.weighted_means(tensors, tf.stack([1.0, weight]), 1)
 
 
-# Of a worker without rows, values that are no numbers, and of no worker with rows.
+# Two workers with rows; one without rows and with values that are not numbers; none with rows.
 for weights, values, expected in (
     ((1, 3), (2.0, 4.0), 3.5),
     ((2, 0), (5.0, np.nan), 5.0),

@@ -1,4 +1,4 @@
-"""Keras' `fit` in the chief of a run with parameter servers: the workers make its steps."""
+"""Keras' `fit` in the chief of a run with parameter servers: the workers execute its steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tell(case, model, history, **more):
 rows = IgniteDataset("ASYNC").map(example)
 """
 
-# What scripts do with Keras; on one worker it comes to what one process comes to.
+# Typical uses of Keras; with one worker the results are those of one process.
 CASES = """
 keras.utils.set_random_seed(3)
 model = compiled(dense())
@@ -134,7 +134,7 @@ tell("stopped", model, history, num_batches=len(own.sums), differ=len(set(own.su
 """
 NAMES = ["plain", "weighted", "unbuilt", "own_step", "arrays", "python"]
 
-# Each worker reads its own rows, each of them once in an epoch: their labels are added up.
+# Each worker reads its own rows once per epoch; the sum of their labels shows that.
 SUMMED = """
 class Summed(keras.Sequential):
     def train_step(self, data):
@@ -185,7 +185,7 @@ def cache(session):
 
 
 def found_in(text: str) -> dict:
-    """What was told of each case, by its name."""
+    """Return the printed results by case name."""
     told = re.findall(r"FOUND (\w+) (.*)", text)
     return {name: json.loads(found) for name, found in told}
 
@@ -201,12 +201,12 @@ def has_begun_and_saved(run, said) -> bool:
 
 @pytest.fixture(scope="module")
 def cases(session, cache, request):
-    """What all cases come to in one process, and in a run with a worker and two parameter servers."""
+    """The results of all cases in one process, and in a run with a worker and two parameter servers."""
     script = written(request.param, CASES)
     alone = found_in(succeeded(session, RunRequest(cache, script))[1])
     _, text = succeeded(session, RunRequest(cache, script, num_workers=1, num_ps=2))
     assert "in the chief alone" not in text
-    assert "the chief reads all rows of this fit" in text  # of the dataset that calls Python
+    assert "the chief reads all rows of this fit" in text  # the dataset that calls Python
     return alone, found_in(text)
 
 
@@ -233,8 +233,8 @@ def test_a_callback_that_acts_by_batches_sees_weights_and_may_stop(cases):
     """Nightly. Shorter: test_two_workers_train_each_row_once_an_epoch"""
     _, found = (each["stopped"] for each in cases)
     assert found["num_batches"] == 38 + 5
-    assert found["differ"] > 20  # steps are some ahead, so that two looks may see the same
-    assert 43 <= found["iterations"] <= 45  # what was under way is waited for, and counts
+    assert found["differ"] > 20  # steps run ahead, so two reads may return the same weights
+    assert 43 <= found["iterations"] <= 45  # steps in flight are completed and counted
     assert len(found["history"]["loss"]) == 2
 
 
@@ -245,7 +245,7 @@ def test_two_workers_train_each_row_once_an_epoch(session, cache, module):
     found, shares = found_in(text)["summed"], [each.rows for each in run.record().workers[:2]]
     assert all(shares)
     num_steps = sum(-(-rows // BATCH) for rows in shares)
-    assert "Exception ignored" not in text  # of the ends of their rows
+    assert "Exception ignored" not in text  # at the end of the rows
     assert found["history"]["seen"] == [TOTAL] * EPOCHS
     assert found["history"]["steps"] == [num_steps] * EPOCHS
     assert found["iterations"] == found["batches"] == num_steps * EPOCHS
@@ -256,7 +256,7 @@ def test_two_workers_train_each_row_once_an_epoch(session, cache, module):
 @FRAMEWORKS
 @pytest.mark.nightly
 def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session, cache, module):
-    """The step that it had not told of is made again, and what is shown counts it once.
+    """The step that the worker had not reported is repeated, and counted once.
 
     Nightly. Shorter: tests/runs/test_decisions.py::test_a_process_that_was_started_again_is_noted
     """

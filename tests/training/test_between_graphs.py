@@ -1,4 +1,4 @@
-"""Between-graph replication: scripts that are started once for each worker and parameter server, as in TensorFlow 1."""
+"""Between-graph replication: scripts started once per worker and parameter server, as in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ARGS = (
     *("--job_name={job_name}", "--task_index={task_index}"),
 )
 
-# The trainer of the articles: a server of its own in each process, variables on the parameter server, a session that
-# looks after itself. What is its own is the model, a line.
+# The trainer of published TensorFlow 1 articles, with another model (a line): a server in each process, variables
+# on the parameter server, a self-recovering session.
 TRAINER = """
 import json
 import tensorflow.compat.v1 as tf
@@ -80,7 +80,7 @@ MONITORED = """
             _, rows, *found = session.run([train, x, slope, offset, loss])
             num_rows += len(rows)
 """
-# Each step needs two gradients, whoever makes them: so it ends by steps, not by rows.
+# A step needs two gradients from any workers, so the training ends after steps, not rows.
 HOOKS = "[together, tf.train.StopAtStepHook(last_step=100)]"
 SYNC = """
         optimizer = tf.train.SyncReplicasOptimizer(optimizer, num_workers, total_num_replicas=num_workers)
@@ -118,7 +118,7 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
     found = sorted(json.loads(part.splitlines()[0]) for part in text.split("FOUND")[1:])
     assert [each[0] for each in found] == [0, 1]
     assert all(each[-1] == "/job:ps/task:0" for each in found)
-    # A worker looks for the chief every 30 s, so it may come when all is done.
+    # A worker looks for the chief every 30 s, so it may start after the training has ended.
     for each in (each for each in found if len(each) > 3):
         np.testing.assert_allclose(each[2:4], [3, 1], atol=0.02)
     seats = run.record().order.seats
@@ -131,7 +131,7 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
 
 @pytest.mark.nightly
 def test_a_trainer_keeps_checkpoints_and_events_in_igfs(session, cache):
-    """Where its hosts have no directory in common, which is why the articles have one.
+    """Without a shared directory of the hosts, which the articles use.
 
     Nightly. Shorter: test_a_trainer_of_the_articles_learns_from_all_rows
     """

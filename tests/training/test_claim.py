@@ -1,4 +1,4 @@
-"""Which of a worker's processes takes part: real processes and their lock, and a stand-in for Keras' Model."""
+"""One process of each worker holds the training lock: real processes and locks, and a stand-in for Keras' Model."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_takes_part_while_it_lives_and_they_are_counted(ask, tmp_path):
 
 
 def test_a_child_of_multiprocessing_is_refused_when_it_trains(ask, tmp_path, monkeypatch):
-    """It may be there to read data, which needs no words."""
+    """Until it trains it is not warned, as it may only read data."""
     monkeypatch.setenv("IN_CHILD", "1")
     with HeldLock(tmp_path / "claim"):
         (out, fitted), warned = ask()

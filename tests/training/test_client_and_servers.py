@@ -1,4 +1,4 @@
-"""Runs whose script is the client of TensorFlow servers beside the data, or a chief that drives them."""
+"""Runs whose script is the client of TensorFlow servers near the data, or a chief that drives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.runs import succeeded, succeeded_though_killed
 
 NUM_ROWS, NUM_STEPS = 60, 400
 
-# The in-graph program of the articles: gradients on every worker, of its own rows, added up by the client.
+# The in-graph program of published articles: each worker computes on its own rows, and the client sums the results.
 IN_GRAPH = """
 import json
 import tensorflow.compat.v1 as tf
@@ -38,7 +38,7 @@ with tf.Session("grpc://" + workers[0]) as session:
 print("FOUND" + json.dumps([sum(each) for each in found]), flush=True)
 """
 
-# The same with eager execution, as people write today.
+# The same with eager execution, as in current scripts.
 EAGER = """
 import json
 import tensorflow as tf
@@ -91,7 +91,7 @@ print("FOUND" + json.dumps([int(each) for each in total.numpy()]), flush=True)
 """
 
 
-# The client's own server: what is put on a worker's device is run there, through the session at the server's target.
+# A session on the client's own server runs the operations that are placed on workers' devices.
 OWN_SERVER = """
 import json
 import tensorflow.compat.v1 as tf
@@ -113,7 +113,7 @@ with tf.Session(server.target, config=CONFIG) as session:
 """
 
 
-# A variable of the parameter server, moved by gradients of the workers: steepest descent over all rows.
+# Workers' gradients over all rows move a variable of the parameter server by steepest descent.
 DESCENT = """
 import json
 import tensorflow.compat.v1 as tf
@@ -200,7 +200,7 @@ def are_all_at_work(run, said):
 
 @pytest.mark.nightly
 def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
-    """Steps are made at least once: what the killed worker had not finished is done again.
+    """Steps are executed at least once: the killed worker's unfinished step is repeated.
 
     Nightly. Shorter: tests/runs/test_decisions.py::test_a_process_that_was_started_again_is_noted
     """
@@ -215,7 +215,7 @@ def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
 
 @pytest.mark.nightly
 def test_a_killed_parameter_server_restarts_the_run(session, cache):
-    """Its variables are gone with it, so that all begin again, from a checkpoint where the script keeps one.
+    """Its variables are lost, so all tasks restart, from a checkpoint if the script keeps one.
 
     Nightly. Shorter: tests/runs/test_decisions.py::test_a_parameter_server_that_ends_fails_the_generation
     """

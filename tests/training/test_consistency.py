@@ -1,4 +1,4 @@
-"""What tells that workers have other rows."""
+"""Labels from which workers can detect that they have different rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order `fit` reads arrays: by the script's seed, another one in each epoch and each `fit`."""
+"""The script's seed determines the order in which `fit` reads arrays; each epoch and `fit` has a different one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def seed_of_others() -> Iterator[None]:
 
 
 def epochs_of(fit: str, *, seed: int, shuffle: bool = True) -> list[list[int]]:
-    """The rows of two epochs of a `fit`, in the order in which it reads them."""
+    """Return the rows of two epochs of a `fit` in reading order."""
     tf.random.set_seed(seed)
     group = worker_group()
     given = {"x": np.arange(100), "y": np.arange(100), "batch_size": 8, "shuffle": shuffle}

@@ -1,4 +1,4 @@
-"""A script of TensorFlow 1 as a run: the in-graph program of the articles, without a line about ignite:// or igfs://."""
+"""A TensorFlow 1 script as a run: the in-graph program of the articles, without ignite:// or igfs:// in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ignite_tf_magic.session import RunRequest, load
 from tests.training.runs import succeeded
 
-# Every task computes on its own rows, over one session; a server of TensorFlow for each, as TF_CONFIG says.
+# Each task runs a TensorFlow server from TF_CONFIG and computes on its own rows; one session drives all.
 SCRIPT = """
 import json, os, time
 import tensorflow.compat.v1 as tf

@@ -1,4 +1,4 @@
-"""Keras is hooked whatever of this package a script imports first."""
+"""Keras is hooked whichever name of this package a script imports first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print(keras.Model.fit.__code__.co_filename, {name}.__module__)
 
 
 def printed(source: str) -> str:
-    """What a process prints of its own, that finds the scripts beside this file."""
+    """Return the output of a process that can import the scripts beside this file."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     return subprocess.run(
         [sys.executable, "-c", source], env=env, text=True, check=True, capture_output=True
@@ -38,7 +38,7 @@ def printed(source: str) -> str:
 def test_fit_is_that_of_all_workers_when_a_name_of_ours_comes_before_keras(name):
     """Nightly with further names. Shorter: with one. TensorFlow passes over a hook that cannot be imported.
 
-    A function that is sent to workers brings the name along as that of the package, which is looked up there.
+    A function sent to workers refers to the name as an attribute of the package, which must therefore have it.
     """
     file, module = printed(HOOKED.format(name=name)).split()
     assert file.endswith("keras_hooks.py")

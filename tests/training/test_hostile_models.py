@@ -1,4 +1,4 @@
-"""A model in igfs is what somebody with a port of Ignite has written: loading it must not run what it brings."""
+"""Anyone with access to an Ignite port can write a model to igfs: loading it must not run code from it."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def test_what_runs_code_or_reads_files_is_not_loaded(ignite, client, tmp_path, k
         assert outcome.startswith("ConfigError: "), (name, outcome)
         is_damaged = name in ("legacy", "nothing") or "metadata" in name
         assert is_damaged or "RUN.model(trust=True)" in outcome, (name, outcome)
-    assert found["trusted"][1], found["trusted"]  # so the attack is one
+    assert found["trusted"][1], found["trusted"]  # the attack works on trusted models

@@ -1,4 +1,4 @@
-"""What tutorials write, on rows of a cache: by two workers, and by one, whose steps are those of a process alone."""
+"""Idioms of tutorials, on rows of a cache: on two workers, and on one, whose steps equal those of a lone process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def pictures(session):
 
 
 def said_by(session, script: str, num_workers: int) -> list[dict]:
-    """What each worker has said, the first one first."""
+    """Return the results that each worker printed, by worker."""
     request = RunRequest("IDIOM_PICTURES", BEGINNING + script + ENDING, num_workers=num_workers)
     run = succeeded(session, request)[0]
     texts = ["" for _ in range(num_workers)]
@@ -75,7 +75,7 @@ def said_by(session, script: str, num_workers: int) -> list[dict]:
     return [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in texts]
 
 
-# Functions that TensorFlow cannot vectorise, kept rows, rows left out: how many steps, and what is warned of.
+# The number of steps and the warnings with functions that cannot be vectorized, cached rows, and filtered rows.
 STEPS = """
 fitted("vectorised", rows().map(pair).batch(50))
 fitted("row by row", rows().map(resized).batch(50), 6)
@@ -92,7 +92,7 @@ said["nested"] = int(nested.flat_map(lambda labels: labels).reduce(0, lambda cou
 
 
 def check_steps(by_worker: list[dict]) -> None:
-    """Check what STEPS says of each worker."""
+    """Check the results of STEPS on each worker."""
     own_batches, repeated = "each worker has put rows of its own into batches", "after repeat()"
     assert sum(said["nested"] for said in by_worker) == NUM_ROWS
     for index, said in enumerate(by_worker):
@@ -103,7 +103,7 @@ def check_steps(by_worker: list[dict]) -> None:
             "row by row": 5,
             "asked for row by row": 5,
         }
-        # Where nobody knows how many batches there are, Keras in one process counts a step more in each epoch.
+        # If the cardinality is unknown, Keras in one process counts an extra step per epoch.
         counted = (4, 4, 8) if len(by_worker) > 1 else (6, 4, 9)
         assert (found["kept"], found["kept and compiled"], found["repeated"]) == counted
         is_told = len(by_worker) > 1 and index == 0
@@ -138,7 +138,7 @@ said["uneven"] = [str(each.message) for each in told]
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.nightly
 def test_data_of_other_kinds(session, tmp_path, num_workers):
-    """Doubles, validation of rows that nobody has counted or of none, and a model that all workers export.
+    """Doubles, validation rows of unknown or zero number, and a model that all workers export.
 
     Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process
     """
@@ -187,7 +187,7 @@ said["exported"] = np.asarray(exported.serve(tf.zeros([1, 4]))).shape == (1, 1)
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.nightly), 2])
 @pytest.mark.nightly
 def test_steps_are_traced_once_for_a_model(session, framework, num_workers):
-    """However often it is fitted and evaluated; and who is done with a model, is rid of it.
+    """Repeated fits and evaluations do not retrace, and a deleted model is freed.
 
     Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process
     """
@@ -239,7 +239,7 @@ said["left"] = known() is not None
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.nightly
 def test_steps_that_look_at_values(session, num_workers):
-    """Eager models whose inputs are known only when they are fitted, on rows that nobody has counted.
+    """Eager models that get their input shape in `fit`, with an unknown number of rows.
 
     Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process
     """

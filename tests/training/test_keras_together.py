@@ -1,4 +1,4 @@
-"""Keras on several workers comes to what one process comes to with the same batches. Rows are spread 9:1 and 6:3:1."""
+"""Keras on several workers gives the results of one process with the same batches. Rows are split 9:1 and 6:3:1."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.training.cases import CASES
 from tests.training.processes import compare, run_cases
 
 OF_THE_RULE = [name for name, function in CASES.items() if function.__module__.endswith("cases_rule")]
-# Several cases share the processes that run them: TensorFlow takes seconds to start.
+# Several cases share processes, because TensorFlow takes seconds to start.
 SHORT = (
     *("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate"),
     *("masked_sequences", "unreduced_losses", "metrics_of_many_kinds", "adversarial", "scaled_loss"),
     *OF_THE_RULE,
 )
-# What `make matrix` and other cases show as well.
+# `make matrix` and other cases cover these too.
 LONG = {
     "whole_dataset",
     "sample_weight",
@@ -28,7 +28,7 @@ LONG = {
     *("compiled_by_xla", "unfrozen_and_fitted_again", "fitted_in_a_loop", "rates_by_plateaus"),
     *("weights_of_uneven_sums", "mean_by_weights", "unreduced_losses_with_a_mean"),
 }
-# What gave a wrong number once, or is asked of Keras another way than others here: one of each kind.
+# One case of each kind: former bugs, and uses of Keras that no other case here covers.
 QUICK = [
     *("synchronised_batch_normalization", "own_train_step", "masked_sequences"),
     "masked_sequences_by_name",
@@ -36,16 +36,16 @@ QUICK = [
     *("adapted_layers", "sum_of_losses", "large_layer", "gradient_of_unknown_shape", *OF_THE_RULE),
 ]
 OTHERS = [name for name in CASES if name not in (*QUICK, *LONG)]
-pytestmark = pytest.mark.timeout(3000)  # the first of them runs all cases
+pytestmark = pytest.mark.timeout(3000)  # the first test runs all cases
 # Many epochs at a high rate; exponents of large numbers.
 CHAOTIC = {"early_stopping": 1e-3, "losses_of_keras_that_see_all_rows": 1e-3}
-LAST_BITS = 4e-5  # two, of 32 that hold a number above 128
+LAST_BITS = 4e-5  # two last bits of a 32-bit number above 128
 LARGE = {("sum_of_losses", "history loss"), ("sum_of_losses", "history val_loss")}
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """Run cases once: gives (framework, workers, folder of the one process, folder of the workers)."""
+    """Return a function that runs cases once and returns the result folders: of one process, and of the workers."""
     found = {}
 
     def run(framework: str, num_workers: int, names):

@@ -1,4 +1,4 @@
-"""Loops of a script's own, where workers do not train together."""
+"""Custom loops in which workers do not train together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training goes on in the middle of an epoch with other partitions than before: each epoch has every row once."""
+"""A training continues in the middle of an epoch with other partitions; each epoch has every row once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVED = [range(0, 1024, 3), [p for p in range(1024) if p % 3]]
 
 @pytest.fixture(scope="module")
 def cache(ignite):
-    """The rows of each partition of the cache "MOVING"."""
+    """The row statistics of each partition of the cache "MOVING"."""
     columns = {"label": (np.arange(NUM_ROWS) % 10).astype(np.int32)}
     encoder = RowEncoder("MOVING", columns, np.arange(1, NUM_ROWS + 1))
     with connect(ignite.connect_options) as client:
@@ -43,7 +43,7 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("way", "interruptions"),
-    # Twice in one epoch: the second time it goes on with what the first workers had.
+    # Two interruptions in one epoch: the second training continues with the first workers' assignment.
     [
         ("fit", [(HALVES, STEPS + 11), (MOVED, STEPS + 18)]),
         pytest.param("loop", [(MOVED, STEPS + 11)], marks=pytest.mark.nightly),

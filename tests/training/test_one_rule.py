@@ -1,4 +1,4 @@
-"""The line that says what of a model sees the rows of its worker only: by declaration, once for each `fit`."""
+"""The printed line about model parts that see only the rows of their worker; it is printed once per `fit`."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_step_with_a_batch_size_of_its_own_is_explained():
     error = ValueError("Dimensions must be equal, but are 20 and 10 for '{{node mul}}'")
     with pytest.raises(ValueError) as caught, explained(np.zeros((4, 2)), TWO):
         raise error
-    notes = getattr(caught.value, "__notes__", [])  # from Python 3.11 on
+    notes = getattr(caught.value, "__notes__", [])  # only from Python 3.11
     assert (
         not hasattr(error, "add_note") or "take the number of rows from the data: tf.shape(x)[0]" in notes[0]
     )
@@ -181,7 +181,7 @@ def test_a_step_with_a_batch_size_of_its_own_is_explained():
 
 @pytest.mark.parametrize("are_known", [True, False])
 def test_a_batch_whose_parts_have_different_numbers_of_rows_is_not_divided(are_known):
-    """As of graphs that were merged: every n-th row of each part belongs to nothing."""
+    """For example a batch of merged graphs: every n-th row of each part would not match."""
     parts = [tf.zeros([8, 3]), tf.zeros([8], tf.int32), tf.zeros([2])]
     data = tf.data.Dataset.from_tensors(tuple(parts))
     if not are_known:

@@ -1,4 +1,4 @@
-"""What a run is made with: what may be told, and what is read of what anybody may have written."""
+"""Hyperparameters of a run: the values that scripts may record, and parsing of untrusted records."""
 
 from __future__ import annotations
 

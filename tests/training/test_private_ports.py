@@ -1,4 +1,4 @@
-"""Runs on one machine: no server of TensorFlow, JAX or PyTorch listens to others, and all come to what they came to."""
+"""Runs on one machine: servers of TensorFlow, JAX and PyTorch accept no outside connections, results are unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["python_with_torch"]
 
 pytestmark = pytest.mark.skipif(loopback.library() is None, reason="Linux and a compiler are needed")
 
-ANOTHER = "127.0.0.2"  # an address of this machine at which a server of all interfaces answers
+ANOTHER = "127.0.0.2"  # a server on all interfaces of this machine also answers here
 WAIT = """
 import os, time
 def meet():
@@ -112,10 +112,10 @@ def cache(session):
 
 
 def own_addresses() -> list[str]:
-    """Those by which others would reach this machine; and one that is always there."""
+    """Return this machine's outgoing address and ANOTHER."""
     found = [ANOTHER]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        if not asking.connect_ex(("192.0.2.1", 9)):  # which sends nothing
+        if not asking.connect_ex(("192.0.2.1", 9)):  # sends no packet
             found.append(asking.getsockname()[0])
     return found
 
@@ -125,15 +125,15 @@ def listening(run):
 
 
 def check_ports_and_let_go_on(run) -> None:
-    """Check who can reach the servers of a run whose scripts wait in `meet`, and have these go on."""
+    """Check who can reach the servers of a run whose scripts wait in `meet`, then let the scripts continue."""
     record = run.record()
     expected = [
         each
         for role, each in zip(record.spec.roles, record.order.addresses, strict=True)
-        if role.job != "chief"  # which is a client of the others, where there is one
+        if role.job != "chief"  # a chief is only a client of the others
     ]
     ports = {int(each.removeprefix("127.0.0.1:")) for each in expected}
-    # A parameter server may come after the scripts of the workers.
+    # A parameter server may start after the workers' scripts.
     until(lambda: ports <= {port for _, port in listening(run)}, what="all servers")
     found = listening(run)
     assert [each for each in found if not is_loopback(each[0])] == []

@@ -1,4 +1,4 @@
-"""What of a checkpoint says where a training has been reading, and what it makes of it."""
+"""The reading position in a checkpoint, and how a training resumes from it."""
 
 from __future__ import annotations
 
@@ -120,5 +120,5 @@ def one_for_one(data):
     ],
 )
 def test_batches_are_left_out_at_the_source_where_they_stay_what_they_are(transform, expected):
-    """Of what was shuffled or filtered, the first batches are others; what is cached is not read again."""
+    """After shuffling or filtering, the first batches are different ones; cached rows are not read again."""
     assert list(passes_of(transform(source(None))).values()) == expected

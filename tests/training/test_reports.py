@@ -1,4 +1,4 @@
-"""What a training tells of itself: records of all workers, with the numbers that its history has."""
+"""A training's reports: records of all workers that match its history."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def train(folder: Path, num_workers: int, wait_s: float, **environment: str) -> 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "int32"])
 def test_numbers_of_every_width_are_taken(dtype):
-    """NumPy alone makes no array of a bfloat16 tensor without dimensions."""
+    """NumPy alone cannot convert a scalar bfloat16 tensor."""
     value = tf.cast(tf.constant(2), dtype)
     assert reporting._numbers({"loss": value, "several": tf.stack([value, value])}) == {"loss": 2.0}
     assert as_number(value) == 2.0
@@ -74,7 +74,7 @@ def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_
         assert all(each.memory_bytes > 50e6 for each in record.workers)
         assert all(0 < each.cpu_cores < os.cpu_count() + 0.5 for each in record.workers)
     assert 0 < found[-1].data_wait < 1
-    # A share of the time is less on a busy machine; the time that a batch of 20 rows is waited for is not.
+    # The fraction of waiting time shrinks on a busy machine; the absolute waiting time per batch of 20 rows does not.
     waited_s = [each.data_wait * 20 / each.examples_per_s for each in found if each.examples_per_s]
     assert max(waited_s) > 0.2
     assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))

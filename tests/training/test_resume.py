@@ -1,4 +1,4 @@
-"""A training that was interrupted comes to what it would have come to undisturbed."""
+"""An interrupted training ends with the results of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path,
 def test_asked_to_end_when_an_epoch_ends(
     tmp_path, undisturbed, num_workers, asked_at, steps_per_execution, monkeypatch
 ):
-    """All of it is done, and what Keras does at its end is not.
+    """The epoch's steps are done, but not what Keras does at its end.
 
     Nightly. Shorter: test_asked_to_end_in_the_last_step
     """
@@ -90,14 +90,14 @@ def test_asked_to_end_when_an_epoch_ends(
     workers = Workers(tmp_path, num_workers, FIT)
     processes = workers.start(ASKED_AT=str(asked_at))
     assert [process.wait(300) for process in processes] == [-signal.SIGTERM] * num_workers, workers.words()
-    # Usually 20: at the step in which it is asked, it may be about to save anyway.
+    # Usually 20: when asked, the training may already be about to save.
     assert last_saved(tmp_path, "fit-0") in (asked_at, 20)
     check(results(workers), undisturbed)
 
 
 @pytest.mark.nightly
 def test_workers_are_asked_one_after_the_other(tmp_path, undisturbed):
-    """As over several connections: who is asked first waits until the others have been, and none fails of it.
+    """The signals arrive at different times. The first worker waits for the second, and none fails.
 
     Nightly. Shorter: test_asked_to_end_in_the_last_step
     """
@@ -113,7 +113,7 @@ def test_workers_are_asked_one_after_the_other(tmp_path, undisturbed):
 
 
 def test_asked_to_end_in_the_last_step(tmp_path, undisturbed):
-    """It ends, rather than go on with what follows `fit`."""
+    """The training ends before the code after `fit` runs."""
     workers = Workers(tmp_path, 1, FIT)
     (process,) = workers.start(ASKED_AT_END="1")
     assert process.wait(300) == -signal.SIGTERM, workers.words()
@@ -121,7 +121,7 @@ def test_asked_to_end_in_the_last_step(tmp_path, undisturbed):
     check(results(workers), undisturbed)
 
 
-@pytest.mark.nightly  # tests/ssh and benchmarks.resume have it on hosts
+@pytest.mark.nightly  # tests/ssh and benchmarks.resume cover this on hosts
 def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
     """Nightly. Shorter: test_asked_to_end_in_the_last_step"""
     workers = Workers(tmp_path, 1, FIT)
@@ -154,5 +154,5 @@ def test_a_loop_of_ones_own(tmp_path):
         ("loop-0", epoch, 20 * (epoch + 1)) for epoch in range(5)
     ]
     assert [len(record.workers) for record in told] == [2] * 5
-    for record, other in list(zip(told, of_undisturbed, strict=True))[3:]:  # it was interrupted before
+    for record, other in list(zip(told, of_undisturbed, strict=True))[3:]:  # it was interrupted earlier
         assert record.values["loss"] == pytest.approx(other.values["loss"], abs=1e-5)

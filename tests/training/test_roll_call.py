@@ -1,4 +1,4 @@
-"""What workers print and raise when they wait for each other. Real processes; times are divided by 5."""
+"""Workers that wait for each other print and raise messages. Real processes; timeouts are divided by 5."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def output(folder: Path, index: int) -> str:
 
 @pytest.mark.parametrize("num_workers", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_workers_that_come_to_different_operations_end_with_the_name_of_the_callback(tmp_path, num_workers):
-    """Nightly with three. Shorter: with two, where nobody watches the difference of others."""
+    """Nightly with three. Shorter: with two, so no third worker observes the difference."""
     Workers(tmp_path, num_workers, SCRIPT, arguments=("different",)).run(**QUICK)
     for of_worker in said(tmp_path, num_workers):
         assert of_worker["raised"].startswith("ConfigError: the workers have come to different operations: ")
@@ -73,7 +73,7 @@ def test_the_last_operation_of_both_is_compared():
         assert difference(first.history(), first.history()) is None
     assert difference(first.history(), second.history()) == (4, "b", "c")
     with second.within("c"):
-        second.begin()  # one is ahead
+        second.begin()  # one operation ahead
     assert difference(first.history(), second.history()) == (4, "b", "c")
     behind = Operations()
     with behind.within("a"):

@@ -1,4 +1,4 @@
-"""Rows that a run has dealt in `MultiWorkerMirroredStrategy`, and trainings that are to be deterministic."""
+"""Batches that the run has already split, in `MultiWorkerMirroredStrategy`; and deterministic trainings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def points(session):
 
 
 def said(session, script: str, num_workers: int) -> tuple[list, str]:
-    """What workers print as JSON, and all that is printed."""
+    """Return the JSON that workers print, and their whole output."""
     _, text = succeeded(session, RunRequest("DEALT_POINTS", script, num_workers=num_workers))
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")], text
 

@@ -1,4 +1,4 @@
-"""What is not what one process comes to is told, on all workers where it ends a training."""
+"""Deviations from the results of one process are reported; errors are raised on all workers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ignite_tf_magic.training.task import Place
 from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("told_on.py")
-NUM_CALLS = 2000  # of sums_on.py
+NUM_CALLS = 2000  # as in sums_on.py
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What two workers leave that run told_on.py and, behind it, bad_on.py and sums_on.py."""
+    """The results of two workers that run told_on.py, bad_on.py and sums_on.py."""
     folder = tmp_path_factory.mktemp("told")
     arguments = [SCRIPT.name, "bad_on.py", "sums_on.py"]
     Workers(folder, 2, SCRIPT.with_name("scripts_in_turn.py"), arguments=arguments).run(
@@ -41,7 +41,7 @@ def told(folder):
 
 
 def test_sums_are_right_in_any_order_and_leave_nothing_behind(folder):
-    """A key of its own for each call would leave two kilobytes for each: see docs/decisions.md."""
+    """A separate key for each call would leave two kilobytes each: see docs/decisions.md."""
     for index in range(2):
         found = json.loads((folder / f"sums-{index}.json").read_text())
         assert found["are_right"]
@@ -149,7 +149,7 @@ def test_a_count_of_rows_is_each_workers_own(told):
 
 
 def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
-    """They are those of the trained one, in a model that is made in the same way."""
+    """The saved weights fit a model that is built in the same way."""
     path = folder / "igfs" / "model" / "coder.weights.h5"
 
     class Coder(keras.Model):
@@ -234,7 +234,7 @@ def test_every_worker_says_what_cannot_go_well(bad, name, kind, words):
 
 
 def test_fit_of_keras_on_pytorch_is_refused(monkeypatch):
-    """Whatever of PyTorch is there."""
+    """The refusal does not depend on the installed parts of PyTorch."""
     module = ModuleType("keras")
     module.backend = SimpleNamespace(backend=lambda: "torch")
     monkeypatch.setitem(sys.modules, "keras", module)

@@ -1,4 +1,4 @@
-"""What is traced beside a training changes nothing of it, and no more is traced than TensorFlow itself would."""
+"""Extra tracing does not change a training, and functions are not traced more often than by TensorFlow itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = np.random.default_rng(1).normal(size=(32, 6)).astype(np.float32)
 
 
 def losses(framework: str, num_looks: int, *, is_built: bool) -> list[float]:
-    """Train with a dropout that has a seed; what else is random has one, too."""
+    """Train with a seeded dropout and seeded initial weights, and return the losses."""
     keras = importlib.import_module(framework)
     first, last = (keras.initializers.RandomNormal(seed=seed) for seed in (1, 2))
     layers = [
@@ -46,7 +46,7 @@ def test_a_look_at_a_step_leaves_what_layers_draw(framework, is_built):
 
 
 def test_a_function_that_waits_for_data_is_traced_once(monkeypatch):
-    """A variable that is made in it would have it traced a second time."""
+    """A variable created inside the function would cause a second trace."""
     monkeypatch.setattr(waiting, "_counters", [])
     traces = []
 

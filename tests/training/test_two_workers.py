@@ -1,6 +1,6 @@
-"""One run of two workers for many scripts: what tutorials write, rows that nodes pick out, rows that come, ports.
+"""One run of two workers for many scripts: tutorial idioms, picked rows, arriving rows, and ports.
 
-The nightly relatives of these scripts, with one worker and other Kerases, are in test_idioms.py.
+Nightly tests of these scripts, with one worker and other Keras versions, are in test_idioms.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.training.runs import by_script, in_turn
 
 COLUMNS = test_idioms.pictures_columns()
 NUM_ROWS = test_idioms.NUM_ROWS
-# Sums of what each step was given, over all workers.
+# Sums over all workers of the data in each step.
 SUMS = """
 import hashlib, json
 import keras
@@ -62,7 +62,7 @@ found = {
 }
 print(json.dumps(found))
 """,
-    # Rows that a script reads into NumPy: those of this worker, and all.
+    # A script reads rows into NumPy: this worker's rows, and all rows.
     "held": """
 import json
 import keras
@@ -106,7 +106,7 @@ hints = [each.get_attr("communication_hint").decode() for each in operations if 
 way = strategy.extended._communication_options.implementation.value
 print(json.dumps({"hints": hints, "way": way, "total": float(total())}))
 """,
-    # Rows that are removed while they are trained: the chief does it after the first epoch.
+    # The chief removes rows after the first epoch, while they are trained.
     "vanishing": """
 import json
 import keras
@@ -126,7 +126,7 @@ rows = itf.IgniteDataset("PICTURES").map(lambda row: (row["val"]["place"][None],
 history = net.fit(rows.batch(10), epochs=4, verbose=0, callbacks=[Remove()]).history
 print(json.dumps({"weights": [float(np.sum(each)) for each in net.get_weights()], **history}))
 """,
-    # The last one, as there are more rows then.
+    # This script must be the last one, because it adds rows.
     "coming": SUMS
     + """
 import warnings
@@ -139,14 +139,14 @@ weights = hashlib.sha256(model.get_weights()[0].tobytes()).hexdigest()
 print(json.dumps({"seen": history["seen"][-1], "keys": history["keys"][-1], "weights": weights}))
 """,
 }
-pytestmark = pytest.mark.timeout(1500)  # the first of them waits for all scripts
+pytestmark = pytest.mark.timeout(1500)  # the first test waits for all scripts
 
 
 @pytest.fixture(scope="module")
 def said(session) -> dict[str, list[str]]:
-    """What each script has printed, in each worker."""
+    """The output of each script on each worker."""
     load("PICTURES", COLUMNS, replace=True, report=str)
-    # All of TensorFlow's collectives go round as `ring`, which is as right as what it would choose.
+    # All TensorFlow collectives use `ring`, which gives the same results as its automatic choice.
     request = RunRequest("PICTURES", in_turn(SCRIPTS), num_workers=2, communication="ring")
     run = session.start_run(request)
     texts, are_ports_checked, putting = ["", ""], False, _Putting()
@@ -162,13 +162,13 @@ def said(session) -> dict[str, list[str]]:
                 putting.end()
     finally:
         putting.end()
-        print(*texts, sep="\n")  # a run that hangs shows where
+        print(*texts, sep="\n")  # shows where a hanging run stopped
     assert run.failure() is None, texts
     return by_script(texts)
 
 
 class _Putting:
-    """Appends rows until it is enough: which rows are in which share is not known before."""
+    """Appends rows until `end`, because the share that a new row falls into is not known in advance."""
 
     def __init__(self) -> None:
         self._has_ended = threading.Event()
@@ -189,7 +189,7 @@ class _Putting:
 
 
 def answers(texts: list[str]) -> list:
-    """What each worker has printed as JSON."""
+    """Parse the JSON that each worker printed."""
     return [json.loads(line) for text in texts for line in text.splitlines() if line.startswith(("{", "["))]
 
 

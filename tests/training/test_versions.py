@@ -1,4 +1,4 @@
-"""Other versions of TensorFlow and Keras than that of these tests, each in a virtual environment beside it."""
+"""Other versions of TensorFlow and Keras than those of the tests, each in a virtual environment."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OLDEST, OF_ESTIMATORS = "2.16", "2.15"
 CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
 PLAIN = Path(__file__).with_name("plain_on.py")
 
-pytestmark = pytest.mark.nightly  # each version is an environment of its own, of 1 GB
+pytestmark = pytest.mark.nightly  # each version is a separate environment of 1 GB
 
 
 def python_with(version: str, *packages: str) -> str:
-    """Return the interpreter of an environment, which is made if need be: half a minute."""
+    """Return the interpreter of an environment; making a missing one takes half a minute."""
     uv = str(Path(sys.executable).with_name("uv"))
     wanted = (f"tf_keras=={version}.*", *PACKAGES, *packages)
     return str(venv(ROOT / ".venv" / "versions", f"{version}.*", uv, wanted))

@@ -1,6 +1,6 @@
-"""Trainings that are not what they look like.
+"""Trainings with hidden pitfalls.
 
-told_on.py FOLDER [NAME...] leaves what was said of all of them, or of some, in FOLDER/told-WORKER.json.
+told_on.py FOLDER [NAME...] writes the warnings, error and result of all or some to FOLDER/told-WORKER.json.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def a_dataset_without_end_on_one():
 
 
 def own_rows(labels, *, are_generated=True):
-    """Rows of each worker's own as a dataset that does not say so."""
+    """Train on a dataset of this worker's own rows that does not declare this."""
     mine = x[place.index :: place.size], labels[: len(x[place.index :: place.size])]
     data = tf.data.Dataset.from_tensor_slices(mine)
     if are_generated:
@@ -207,7 +207,7 @@ def weights_without_an_optimizer():
 
 
 def saved_under_one_name():
-    """All workers save to one file, and load it again."""
+    """Save to the same file from all workers, and load it again."""
     one, loaded = model(), []
     for number in range(10):
         one.fit(x, y, verbose=0)
@@ -221,7 +221,7 @@ def saved_under_one_name():
 
 
 def not_saved_here():
-    """What is said of a file that only the first worker has written, where Python can say more of an error."""
+    """Load a file that only the first worker has. Returns the error's notes, and whether Python supports notes."""
     try:
         keras.saving.load_model("of-the-first-worker.keras")
     except ValueError as error:
@@ -229,7 +229,7 @@ def not_saved_here():
 
 
 def several_values():
-    """A metric with a value for each class, also in a checkpoint."""
+    """Train with a metric that has a value per class, also in a checkpoint."""
     one = keras.Sequential([keras.Input([16]), keras.layers.Dense(3, "sigmoid")])
     one.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.F1Score(average=None)])
     labels = np.eye(3, dtype=np.float32)[np.arange(60) % 3]
@@ -237,7 +237,7 @@ def several_values():
 
 
 class Coder(keras.Model):
-    """Does not say how it is made, nor what a call of it is."""
+    """A model that declares neither its configuration nor its call."""
 
     def __init__(self, size):
         super().__init__(name="coder")
@@ -281,7 +281,7 @@ def rows_counted_in_a_variable():
 
 
 def random_numbers():
-    """What an operation gives that was made before; then what others give in blocks and behind them."""
+    """Compare an earlier-made operation with those in and after `independent` blocks."""
     tf.random.set_seed(4)
     made, one = tf.function(lambda: tf.random.uniform([])), None
     of_made, inside, behind = [float(made())], [], []
@@ -340,7 +340,7 @@ for each in [one for one in everything if one.__name__ in sys.argv[2:] or not sy
         warnings.simplefilter("always")
         try:
             result, error = each(), None
-        except Exception as failure:  # noqa: BLE001 - it is what the test looks at
+        except Exception as failure:  # noqa: BLE001 - the test checks it
             result, error = None, [type(failure).__name__, str(failure)]
     told[each.__name__] = {"warnings": [str(one.message) for one in caught], "error": error, "result": result}
 path = Path(sys.argv[1]) / f"told-{place.index}.json"

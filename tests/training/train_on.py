@@ -1,6 +1,6 @@
-"""A training that takes some seconds and can be interrupted: train_on.py FOLDER leaves its weights and history there.
+"""A training that takes some seconds and can be interrupted: train_on.py FOLDER writes its weights and history there.
 
-Every step writes a line to a file, so that who interrupts knows how far it has come.
+Each step appends a line to a file, which tells the interrupting test the progress.
 """
 
 from __future__ import annotations
