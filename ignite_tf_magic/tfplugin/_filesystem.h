@@ -1,7 +1,7 @@
-/* What _filesystem.c needs of TensorFlow's modular file-system interface (C, ABI 0), declared here so that
- * building needs no TensorFlow. The tables may end before TensorFlow's do: it copies filesystem_ops_size
- * bytes and takes the rest as not implemented. tests/tfplugin/test_abi.py compares all of it with the
- * header of the installed TensorFlow. */
+/* The part of TensorFlow's modular file-system interface (C, ABI 0) that _filesystem.c uses. It is declared
+ * here so that the build needs no TensorFlow. The tables may be shorter than TensorFlow's: it copies
+ * filesystem_ops_size bytes and treats the rest as not implemented. tests/tfplugin/test_abi.py compares
+ * this file with the header of the installed TensorFlow. */
 #ifndef IGNITE_TF_MAGIC_FILESYSTEM_H
 #define IGNITE_TF_MAGIC_FILESYSTEM_H
 

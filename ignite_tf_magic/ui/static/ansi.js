@@ -1,8 +1,8 @@
-// Colours of a terminal: text with SGR sequences as spans. Nothing else of a terminal's orders is known.
+// Terminal colours: shows text with SGR escape sequences as spans. Other escape sequences are not supported.
 const COLOURS = ["#555555", "#e53935", "#43a047", "#fb8c00", "#1e88e5", "#8e24aa", "#00acc1", "#9e9e9e"];
-const GROUND_ALPHA = 0.35;  // letters stay legible on it, in light and in dark
+const GROUND_ALPHA = 0.35;  // keeps text legible in light and dark themes
 
-// One of the 256 colours: those that everybody names, a cube, greys.
+// One of the 256 colours: 16 named colours, a colour cube, and greys.
 function indexed(number) {
   if (!(number >= 0 && number < 256)) return null;
   if (number < 16) return number === 8 ? "#808080" : COLOURS[number % 8];
@@ -11,7 +11,7 @@ function indexed(number) {
   return "#" + levels.map((level) => level.toString(16).padStart(2, "0")).join("");
 }
 
-// The colour that follows 38, 48 or 58, and how many arguments it takes.
+// The colour after code 38, 48 or 58, and the number of arguments that it uses.
 function extended([kind, ...rest]) {
   if (kind === 5) return {colour: indexed(rest[0]), taken: 2};
   if (kind !== 2) return {colour: null, taken: 1};
@@ -23,11 +23,11 @@ function ground(colour) {
   return colour && "color-mix(in srgb, " + colour + " " + 100 * GROUND_ALPHA + "%, transparent)";
 }
 
-// What a sequence of SGR makes of a style. What is not known changes nothing.
+// Applies an SGR sequence to a style and returns the new style. Unknown codes change nothing.
 function styled(style, sequence) {
   const made = {...style}, codes = sequence.split(";");
   while (codes.length) {
-    // A colour's arguments, and what kind of line, may also stand behind colons: 38:2::1:2:3, 4:3.
+    // The arguments of a colour or an underline may also follow after colons: 38:2::1:2:3, 4:3.
     const [code, ...own] = codes.shift().split(":").map(Number);
     if (code === 38 || code === 48 || code === 58) {
       if (own.length > 4 && own[0] === 2) own.splice(1, 1);  // the colour space

@@ -1,8 +1,9 @@
-// The chart of a training: metrics over steps, epochs or time. Zoom by dragging, a double click shows all again.
+// The chart of a training: metrics over steps, epochs or time. Drag to zoom; a double click shows everything again.
 //
 // `series` is {runs: [{name, step, epoch, time, values: {metric: [number|text|null]}, not_finite: {metric: number}}],
-// metrics: [metric]}: one run, or several to compare. A value that was not told is null, one that is not finite a text;
-// `not_finite` counts those, also where not all values are given. Needs `uPlot`. Returns {update(series), resize(), destroy()}.
+// metrics: [metric]}: one run, or several to compare. A missing value is null; a value that is not finite is a text.
+// `not_finite` counts all values that are not finite, even if `values` is only a sample.
+// Needs `uPlot`. Returns {update(series), resize(), destroy()}.
 function igniteTfChart(root, uPlot) {
   const COLOURS = ["#1e88e5", "#fb8c00", "#43a047", "#e53935", "#8e24aa", "#00acc1", "#6d4c41", "#9e9e9e"];
   const GREY = "#808080";
@@ -38,8 +39,8 @@ function igniteTfChart(root, uPlot) {
   metrics.setAttribute("aria-label", "metrics");
   controls.append(metrics);
 
-  // What was chosen for a training holds for all its charts in this page: at a run's end another one takes the place of the
-  // first. A training is known by its first values.
+  // The user's choices for a training apply to all its charts in this page, because another chart replaces the first one
+  // when the run ends. The first values of a training identify it.
   let isChosen = false;
   const memory = window.igniteTfChoices = window.igniteTfChoices || new Map();
   const training = () => JSON.stringify(series.runs.map((run) =>
@@ -72,7 +73,7 @@ function igniteTfChart(root, uPlot) {
     });
   }
 
-  // Validation is drawn beside its own metric. Of many metrics the loss comes first.
+  // A validation metric is drawn with the metric that it validates. If there are many metrics, the loss comes first.
   function metricNames() {
     const own = series.metrics.filter((name) => !name.startsWith("val_"));
     const alone = series.metrics.filter((name) => name.startsWith("val_") && !own.includes(name.slice(4)));
@@ -82,7 +83,7 @@ function igniteTfChart(root, uPlot) {
   const isMany = (names) => names.length > MOST_AT_FIRST;
   const metricsShown = () => metricNames().filter((name) => !choice.hidden.has(name));
 
-  // The lines of one metric: of each run its own, and that of validation beside it.
+  // The lines of one metric: for each run, the metric and its validation metric.
   function linesOf(metric) {
     const found = [];
     series.runs.forEach((run, number) => {
@@ -99,7 +100,7 @@ function igniteTfChart(root, uPlot) {
     return found;
   }
 
-  // A line is broken where a value was told that cannot be drawn, and goes on over what was not told.
+  // A value that cannot be drawn makes a gap in the line. A missing value does not: the line connects its neighbours.
   function pointsOf(line) {
     const found = {table: [[], []], drawn: 0, notAbove: 0};
     smoothed(line.y).forEach((value, i) => {
@@ -114,7 +115,7 @@ function igniteTfChart(root, uPlot) {
   }
 
   function dataOf(points) {
-    const EXPAND = 2;  // a break reaches to the line's own neighbours, past the places of other lines
+    const EXPAND = 2;  // a gap extends to the neighbouring points of its own line, across points of other lines
     return points.length === 1 ? points[0].table : uPlot.join(points.map((each) => each.table), points.map(() => [EXPAND, EXPAND]));
   }
 
@@ -130,7 +131,7 @@ function igniteTfChart(root, uPlot) {
     return points.some((each) => each.notAbove) ? "no values above 0" : "no finite values";
   }
 
-  // A line of one point is none: such points are always drawn, and all where there are few.
+  // Points without neighbours make no line, so they are always drawn. If there are few points, all are drawn.
   const isFew = (values) => values.filter((value) => typeof value === "number").length < FEW_POINTS;
   function isolated(values) {
     const told = [...values.keys()].filter((i) => values[i] !== undefined);
@@ -138,7 +139,7 @@ function igniteTfChart(root, uPlot) {
     return told.filter((i, place) => !isGap(i) && isGap(told[place - 1]) && isGap(told[place + 1]));
   }
 
-  // A number that fits beside the axis: 0.001, 12,500, 5e17.
+  // Formats a number so that it fits beside the axis: 0.001, 12,500, 5e17.
   function short(value) {
     if (value === null || value === undefined) return "";
     const size = Math.abs(value), plain = Number(value.toPrecision(6)).toLocaleString("en", {maximumFractionDigits: 6});
@@ -206,7 +207,7 @@ function igniteTfChart(root, uPlot) {
     remark.textContent = leftOut(lines, points);
   }
 
-  // Where somebody has zoomed in, the new points come without moving what they look at.
+  // If the user has zoomed in, new points do not move the view.
   function redraw() {
     for (const each of plots) {
       const {metric, plot} = each, lines = linesOf(metric), points = lines.map(pointsOf);
@@ -218,7 +219,7 @@ function igniteTfChart(root, uPlot) {
     }
   }
 
-  // New ones are drawn as long as there are few.
+  // New metrics are drawn while there are few, and hidden after that.
   function meetMetrics() {
     for (const name of metricNames().filter((each) => !choice.known.has(each))) {
       choice.known.add(name);

@@ -1,7 +1,7 @@
-// Whether the kernel of a widget is still there. Calls `changed(isLive)` when that changes; returns what ends the watching.
+// Watches whether a widget's kernel is alive. Calls `changed(isLive)` on each change. Returns a function that stops watching.
 //
-// A front end knows when it restarts a kernel. Of one that has died some never hear: so a live kernel lets something be
-// heard every few seconds. What is heard late is as good: it may have been busy.
+// A front end knows when it restarts a kernel, but some never learn that a kernel has died. So a live kernel sends
+// something every few seconds. A late message also counts, because the kernel may have been busy.
 function igniteTfConnection(model, el, changed) {
   const LOOK_MS = 2000, SILENCE_MS = 30000;
   const HEARD = "change msg:custom";
@@ -19,7 +19,7 @@ function igniteTfConnection(model, el, changed) {
   function look() {
     if (isCut() || Date.now() - heardAt > SILENCE_MS) set(false);
   }
-  const soon = () => setTimeout(look);  // when the front end has marked the view, too
+  const soon = () => setTimeout(look);  // after the front end has marked the view as disconnected
   for (const name of HEARD.split(" ")) model.on(name, heard);
   model.on("comm_live_update", soon);
   const timer = setInterval(look, LOOK_MS);

@@ -1,6 +1,6 @@
 // The panel: runs, the cluster's nodes, caches. `source` is {seen(), told(), onChange(call), act(action, about, note), lost(),
-// insert(code)}: a widget's model in a notebook, the server in JupyterLab's sidebar. `lost` says why nothing can be done any
-// more; `insert` is missing where no cell can be written.
+// insert(code)}: a widget's model in a notebook, the server in JupyterLab's sidebar. `lost` returns why the connection is
+// lost, or ""; it may be absent. `insert` is absent if cells cannot be written.
 function igniteTfPanel(root, source) {
   root.classList.add("itm-panel");
   const make = (tag, attributes = {}, ...children) => {
@@ -13,7 +13,7 @@ function igniteTfPanel(root, source) {
     made.append(...children);
     return made;
   };
-  // A row's button stays the same element when its row is drawn anew: nobody clicks on what has just been taken away.
+  // When a row is drawn again, its buttons stay the same elements, so that a click does not miss a removed button.
   const kept = new Map();
   let used = new Set();
   const button = (key, attributes) => {
@@ -26,7 +26,7 @@ function igniteTfPanel(root, source) {
   };
   const state = {view: "runs", search: "", ended: false, chosen: null, asked: null, seenLive: new Set(), said: "", asker: null};
 
-  // An answer stands in the view in which it was asked for, until something else is done.
+  // An answer stays in the view that requested it, until the next action.
   function act(action, about, words) {
     Object.assign(state, {said: "", closed: null, asker: state.view, asking: document.activeElement});
     source.act(action, about, words);
@@ -63,11 +63,11 @@ function igniteTfPanel(root, source) {
   const close = make("button", {type: "button", className: "itm-button itm-close", textContent: "\u00d7", title: "close",
     "aria-label": "close the answer", onclick: closeAnswer});
   const answer = make("div", {className: "itm-answer", hidden: true}, close, detail);
-  // Its buttons can be taken out of use all at once.
+  // A fieldset, because it can disable all its buttons at once.
   const actions = make("fieldset", {className: "itm-actions"}, body);
   root.append(bar, trouble, actions, note, answer);
 
-  // Gone at once, however busy who would forget it is. Focus goes back to where it was asked for.
+  // Closes the answer at once, even if the kernel is busy. Focus returns to the element that requested it.
   function closeAnswer() {
     const {asking} = state, place = root.contains(asking) ? asking : tabOf[state.view];
     if (!actions.disabled) act("close", "");
@@ -93,7 +93,7 @@ function igniteTfPanel(root, source) {
     return svg;
   }
 
-  // A second click within some seconds means it.
+  // A second click within 4 s confirms.
   function stopButton(run) {
     const isAsked = state.asked === run.id;
     return button(`stop ${run.id}`, {textContent: isAsked ? "Confirm" : run.stop,
@@ -135,7 +135,7 @@ function igniteTfPanel(root, source) {
     return row;
   }
 
-  // How busy the workers of a run that goes on were, and are.
+  // How busy the workers of a live run are and were.
   function measures(run) {
     if (!run.measures.length) return "";
     const cell = (values, unit, label) => make("td", {}, ...(values.length ? [spark(values, run.colour, label), ` ${values.at(-1)}${unit}`] : []));
@@ -151,14 +151,14 @@ function igniteTfPanel(root, source) {
     return table;
   }
 
-  // What only a cell can do: written into one, or copied.
-  // Names of others that IPython would read as more than a name are not put into cells.
+  // A button for something that only a cell can do: it writes a cell, or copies the code.
+  // Names come from other users. A name in which IPython could find more than a name is not put into a cell.
   const isPlain = (name) => /^[A-Za-z0-9][\w.-]*$/.test(name);
   function writing(name, code, label) {
     if (!isPlain(name)) return "";
     return button(`${label} ${name}`, {textContent: label,
       title: source.insert ? "writes a cell" : "copies: " + code, onclick: async () => {
-        if (source.insert && source.insert(code)) return;  // else no notebook is open
+        if (source.insert && source.insert(code)) return;  // otherwise no notebook is open
         try { await navigator.clipboard.writeText(code); say("copied: " + code); }
         catch { say(code); }
       }});
@@ -166,7 +166,7 @@ function igniteTfPanel(root, source) {
 
   function runs(seen) {
     const fits = (run) => [run.id, run.cache, run.state, ...run.tags, ...run.hosts].join(" ").toLowerCase().includes(state.search);
-    // Those that were seen live stay where they are when they have ended.
+    // Runs that were live while the panel was open stay in their place after they end.
     seen.runs.filter((run) => run.live).forEach((run) => state.seenLive.add(run.id));
     const live = seen.runs.filter((run) => state.seenLive.has(run.id) && fits(run));
     const others = seen.runs.filter((run) => !state.seenLive.has(run.id) && fits(run));
@@ -188,7 +188,7 @@ function igniteTfPanel(root, source) {
 
   function cluster(seen) {
     if (!seen.cluster) return [make("div", {className: "itm-facts", textContent: "No cluster yet: Ignite nodes are started here when they are needed."})];
-    // The nodes come host by host.
+    // Group the nodes by host.
     const hosts = new Map();
     for (const node of seen.nodes) hosts.set(node.host, [...(hosts.get(node.host) || []), node]);
     const heading = (textContent, attributes = {}) => make("th", {textContent, scope: "col", ...attributes});
@@ -227,7 +227,7 @@ function igniteTfPanel(root, source) {
       make("div", {className: "itm-facts", textContent: why})];
   }
 
-  // What a cell is to learn from a cache; its words come from the cache itself.
+  // The form that asks which column of a cache to learn. The choices come from the cache.
   function trainingForm(cache) {
     const form = source.told().form;
     if (!form || form.cache !== cache) return "";
@@ -246,7 +246,7 @@ function igniteTfPanel(root, source) {
         onclick: () => act("draft", JSON.stringify(said()), `looking at ${label.value} of ${cache} ...`)}));
   }
 
-  // Nothing moves under a finger, and focus stays where it was.
+  // Nothing is drawn while a pointer is down, so nothing moves under it. Focus stays where it was.
   let isHeld = false, isDue = false;
   root.addEventListener("pointerdown", () => { isHeld = true; });
   for (const name of ["pointerup", "pointercancel"]) {
@@ -268,7 +268,7 @@ function igniteTfPanel(root, source) {
     trouble.textContent = lost || [seen.trouble ? "the cluster does not answer: " + seen.trouble : "", ...seen.warnings].filter(Boolean).join("\n");
     const told = source.told();
     drawBody(seen, told.form);
-    // An answer is an event: it is taken once, however often it is drawn.
+    // An answer is an event: its cell is inserted once, however often the answer is drawn.
     if (told.cell && told !== state.written) {
       state.written = told;
       state.isInserted = Boolean(source.insert) && source.insert(told.cell);
@@ -284,7 +284,7 @@ function igniteTfPanel(root, source) {
     answer.hidden = !text || !isTold;
     if (detail.textContent !== text) detail.textContent = text;
   }
-  // What has not changed stays, and so does a form that somebody fills in: a list that is open would close.
+  // Draws only after a change, and never while a form field has focus, because an open list would close.
   function drawBody(seen, form) {
     const focused = document.activeElement;
     const drawn = JSON.stringify([seen, form, state.view, state.search, state.ended, state.chosen, state.asked]);

@@ -1,4 +1,4 @@
-// The panel as a widget of a notebook. Follows `igniteTfPanel` and `igniteTfConnection`.
+// The panel as a notebook widget. Must come after `igniteTfPanel` and `igniteTfConnection`.
 function render({model, el}) {
   const calls = [];
   let isLive = true;

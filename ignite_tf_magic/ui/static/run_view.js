@@ -1,7 +1,7 @@
-// The area of one run in a cell: its state, buttons, chart and output. Follows `uPlot`, `igniteTfChart`,
+// The view of one run in a cell: its state, buttons, chart and output. Must come after `uPlot`, `igniteTfChart`,
 // `igniteTfColoured` and `igniteTfConnection`.
 const MAX_LINES = 2000;
-// A bounded piece of output: old lines go, and who has scrolled up stays there.
+// Output of bounded length. Old lines are removed. New lines do not move the view of a user who has scrolled up.
 class Output {
   constructor(parent, label) {
     this.box = document.createElement("div");
@@ -148,7 +148,7 @@ function render({model, el}) {
     chart = chart || igniteTfChart(chartRoot, uPlot);
     chart.update(series);
   }
-  // Lines of each tab are numbered: what was sent before this page drew anything is in `tail`.
+  // The lines of each tab are numbered, so none appears twice. `tail` has the lines sent before this page drew anything.
   const ends = new Map();
   function addNew(name, {lines, end}) {
     const seen = ends.get(name) || 0, fresh = Math.min(lines.length, end - seen);

@@ -1,5 +1,5 @@
-// JupyterLab's sidebar: the panel, fed by the server. A federated module as webpack would make one, small enough to be
-// written by hand: JupyterLab calls `init` with the packages that it shares, then `get` for the plugin.
+// The panel in JupyterLab's sidebar, with data from the server. This is a federated module like those that webpack makes,
+// small enough to write by hand. JupyterLab calls `init` with the packages that it shares, then `get` for the plugin.
 (() => {
   const NAME = "ignite-tf-magic";
   let shared = {};
@@ -36,7 +36,7 @@
       draw();
     }
     async function act(action, about, note) {
-      const form = action === "draft" ? {form: told.form} : {};  // it stays for another one
+      const form = action === "draft" ? {form: told.form} : {};  // the form stays open for another draft
       told = {...form, note: action === "close" ? "" : note || `${action} ${about} ...`};
       draw();
       const answer = await fetch(url("act"), {method: "POST", headers: headers(), credentials: "same-origin", body: JSON.stringify({action, about})});
