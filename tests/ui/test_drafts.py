@@ -82,7 +82,9 @@ def test_what_is_no_number_is_left_out_and_said(cache):
     assert labels_of(found)[:2] == ("label", "age") and "day" not in labels_of(found)
     assert chosen_label(found) == "label"
     assert chosen_label(found, "LABEL") == "label"
-    with pytest.raises(ConfigError, match="--label pixels: DRAFTED has label, "):
+    with pytest.raises(
+        ConfigError, match="--label pixels cannot be predicted; columns of DRAFTED that can: label, "
+    ):
         chosen_label(found, "pixels")
     with pytest.raises(
         SchemaError, match="--label names the field 'lable', and there is none; did you mean label"
