@@ -28,7 +28,7 @@ def arrays_of_each_worker(s: Setting) -> dict[str, Any]:
         )
         whole = model.evaluate(s.flat[mine], s.labels[mine], batch_size=500, return_dict=True, verbose=0)
     if s.place.is_chief and s.place.size > 1:
-        assert "500 rows in all" in str([str(each.message) for each in told])
+        assert "500 rows in total" in str([str(each.message) for each in told])
     return result(model, history, whole=[whole["loss"], whole["accuracy"]])
 
 

@@ -148,7 +148,7 @@ def test_a_worker_that_joins_late_is_told_of_and_not_ended(start, work_dir):
     )
     run = start(script, 2, start_timeout_s=15.0)
     waiting_for = until(lambda: run.info().waiting_for, what="the run to say whom it waits for")
-    assert "worker 1 runs, but has not joined within 15 s; worker 0 is there" in waiting_for
+    assert "worker 1 runs, but has not joined within 15 s; worker 0 waits for it" in waiting_for
     assert run.info().state is RunState.RUNNING
     (work_dir / "go").touch()
     assert run.wait(300).state is RunState.SUCCEEDED
@@ -408,7 +408,7 @@ def test_following_ends_on_an_interrupt_and_the_run_goes_on(start, work_dir):
 
 def test_waiting_has_a_limit_and_the_run_goes_on(start):
     run = start(PATIENT)
-    with pytest.raises(DeadlineExceeded, match="goes on"):
+    with pytest.raises(DeadlineExceeded, match="still runs"):
         run.wait(0.1)
     assert run.info().state is RunState.RUNNING
 
