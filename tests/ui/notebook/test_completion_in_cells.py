@@ -65,7 +65,7 @@ def proposed(shell, text):
         ("%ignite_tf load NEW tra|", ["train.csv"]),
         ("%%ignite_sql\nSELECT WID| FROM TABBED", ["WIDTH"]),
         ("%%ignite_sql\nSELECT * FROM tabb|", ["tabbed"]),
-        ('%%ignite_sql -o frame\nSELECT "pet|\nFROM TABBED', ['"PETAL LENGTH"']),
+        ('%%ignite_sql -o frame\nSELECT "pet|\nFROM TABBED', ['"petal length"']),
         ("%%ignite_sql\nSELECT * FROM TABBED WHERE WIDTH < :larg|", ["largest"]),
         ("%ignite_sql SELECT WIDT|", ["WIDTH"]),
     ],

@@ -411,7 +411,7 @@ def test_a_variable_is_loaded_where_no_file_has_its_name(kernel):
     assert "2 rows in cache NB_FRAME" in str(result)
     assert kernel.run("%ignite_tf load NB_FRAME frame --key k --upsert").error is None
     rows = kernel.run("%ignite_sql --json SELECT k, x FROM NB_FRAME ORDER BY k")
-    assert json.loads(rows.stdout) == [{"K": "a", "X": 1}, {"K": "b", "X": None}]
+    assert json.loads(rows.stdout) == [{"k": "a", "x": 1}, {"k": "b", "x": None}]
     kernel.run("open('frame', 'w').write('a file')")
     assert "its content is not known" in str(kernel.run("%ignite_tf load NB_FRAME frame --replace").error)
     kernel.run("import os; os.remove('frame')")

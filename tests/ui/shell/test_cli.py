@@ -211,7 +211,7 @@ def test_load_then_caches_then_sql(configured, tmp_path):
         r"^CLI_POINTS +500 +partitioned +1 +PUBLIC.CLI_POINTS$", ignite_tf("caches").stdout, re.M
     )
     found = ignite_tf("sql", "SELECT x, name FROM CLI_POINTS WHERE name = ?", "-p", "n7")
-    assert found.stdout.split() == ["X", "NAME", "7", "n7"]
+    assert found.stdout.split() == ["x", "name", "7", "n7"]
     both = ignite_tf(
         "sql", "SELECT 1 AS A; UPDATE CLI_POINTS SET name = 'n7' WHERE name = 'n7'; SELECT ';' AS B"
     )
@@ -259,7 +259,7 @@ def test_options_of_a_load_reach_the_file(configured, tmp_path, capsys):
     assert main(["load", "CLI_MORE", str(tmp_path / "t.csv.gz"), "--replace", "--key", "n", *words]) == 0
     assert "separated by ';'" in capsys.readouterr().err
     assert main(["sql", "SELECT * FROM CLI_MORE ORDER BY n", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"N": 7, "PRICE": 1.5}, {"N": 8, "PRICE": 2.0}]
+    assert json.loads(capsys.readouterr().out) == [{"n": 7, "price": 1.5}, {"n": 8, "price": 2.0}]
     (tmp_path / "t.csv").write_text("1,x\n")
     assert main(["load", "CLI_MORE", str(tmp_path / "t.csv"), "--replace"]) == 1
     assert "--no-header" in capsys.readouterr().err
