@@ -215,7 +215,7 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     both = ignite_tf(
         "sql", "SELECT 1 AS A; UPDATE CLI_POINTS SET name = 'n7' WHERE name = 'n7'; SELECT ';' AS B"
     )
-    assert both.stdout.split() == ["A", "1", "1", "rows", "changed", "B", ";"]
+    assert both.stdout.split() == ["A", "1", "1", "row", "changed", "B", ";"]
     few = ignite_tf("sql", "SELECT x FROM CLI_POINTS", "--limit", "2")
     assert len(few.stdout.split()) == 3
     assert "there are more" in few.stderr
