@@ -30,6 +30,7 @@ T = TypeVar("T")
 MAX_PAYLOAD_BYTES = 1 << 20
 UNPACKED_LIMIT_BYTES = 4 << 30
 _FRESH_TOKEN_S = 0.5
+_TURN_S = 0.25  # waits take short turns: another thread may receive the signal of a Ctrl-C
 _SLOW_S = 60.0
 
 
@@ -421,7 +422,8 @@ def call_all(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(_TURN_S)
     if faults:
         raise faults[0]
     return {name: answers[name] for name in order}

@@ -37,6 +37,7 @@ _JOB, _LOG, _REQUIREMENTS, _PROGRAM = "build", "build.log", "requirements.txt", 
 _LEASE_S = 60.0
 _GONE_S = 5.0
 _POLL_S = 0.02
+_TURN_S = 0.25  # waits take short turns: another thread may receive the signal of a Ctrl-C
 _NUM_LAST_LINES = 20
 
 
@@ -81,7 +82,8 @@ def prepare_environments(
                 for site, host in zip(sites, wanted, strict=True)
             ]
             try:
-                wait_for(futures)
+                while wait_for(futures, _TURN_S).not_done:
+                    pass
             except BaseException:
                 cancelled.set()  # builds in progress on hosts are ended before this function exits
                 raise

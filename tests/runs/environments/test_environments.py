@@ -273,7 +273,8 @@ def test_a_build_that_is_killed_leaves_nothing(prepare, asked, slow, reach):
 def test_an_interrupt_ends_the_building_and_leaves_nothing(prepare, asked, slow, reach):
     def interrupt():
         building(slow)
-        os.kill(os.getpid(), signal.SIGINT)
+        # A system gives the signal of a Ctrl-C to any thread: to the main one mostly, not always.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
