@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ignite_tf_magic.client.router import Router
 from ignite_tf_magic.errors import CacheNameError, ServerError
 from ignite_tf_magic.protocol import sql
-from ignite_tf_magic.serialization.sql_text import quoted_name
+from ignite_tf_magic.serialization.sql_text import in_capitals, quoted_name
 
 _STATEMENT = "SELECT SCHEMA_NAME, TABLE_NAME, CACHE_NAME FROM SYS.TABLES"
 _MOST_TABLES = 100_000
@@ -90,7 +90,7 @@ def _tables_called(name: str, tables: Iterable[TableName]) -> list[TableName]:
 
 
 def _folded(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.upper()
+    return part[1:-1].replace('""', '"') if part.startswith('"') else in_capitals(part)
 
 
 def near_names(

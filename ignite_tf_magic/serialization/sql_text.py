@@ -67,14 +67,17 @@ def quoted_name(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) and name not in WORDS else in_quotes(name)
 
 
+def in_capitals(name: str) -> str:
+    """Return a name as SQL reads it without quotes. H2 converts letter by letter, so it keeps ß."""
+    return "".join(each.upper() if len(each.upper()) == 1 else each for each in name)
+
+
 def folded_name(name: str) -> str:
     """Return the name to create a table or column with. Statements then find it by the given name.
 
     SQL converts a name without quotes to capitals, so the result is in capitals. A name that needs quotes is unchanged.
     """
-    folded = "".join(
-        each.upper() if len(each.upper()) == 1 else each for each in name
-    )  # as in H2, which keeps ß
+    folded = in_capitals(name)
     return folded if name.isidentifier() and folded not in WORDS else name
 
 

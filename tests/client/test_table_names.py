@@ -46,6 +46,8 @@ def test_a_table_is_found_as_a_statement_finds_it(client, query, made):
         query(f"SELECT 1 FROM {name}")
         assert client.find_cache(name).name == "SQL_PUBLIC_NAMED_KITTENS"
     assert client.find_cache('"named Kittens"').name == "SQL_PUBLIC_named Kittens"
+    made("named_größe")
+    assert client.find_cache("named_größe").name == "SQL_PUBLIC_NAMED_GRÖßE"
     assert client.find_cache("named_puppies").name == "Puppies of mine"
     assert client.find_cache("Puppies of mine").name == "Puppies of mine"
     for name in ("named Kittens", '"named_kittens"', "OTHER.NAMED_KITTENS", '"', "", "a.b.c", "PUBLIC."):
