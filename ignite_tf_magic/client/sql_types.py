@@ -16,7 +16,7 @@ T = TypeVar("T")
 _LENGTH = struct.Struct("<i")
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _VIEWS = "SYS"
-_CACHE_OF = "SELECT CACHE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
+CACHE_OF_TABLE = "SELECT CACHE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
 
 
 class Ask(Protocol):
@@ -66,7 +66,7 @@ def _spellings(ask: Ask, schema: str, table: str) -> dict[str, str]:
     """Map columns of a table to their fields, where the two names differ at most in case."""
     bare = schema[1:-1] if schema.startswith('"') else schema
     try:
-        found = ask(sql.execute(_CACHE_OF, [bare, table], 1), sql.parse_result).rows
+        found = ask(sql.execute(CACHE_OF_TABLE, [bare, table], 1), sql.parse_result).rows
         if not found:
             return {}
         config = ask(

@@ -132,10 +132,8 @@ class TableFit:
         names = {each.name.upper() for each in known}
         is_numbered = len(known) == 1 and SQL_TYPES.get(known[0].java_type) in _BITS
         if not is_numbered or names & set(map(str.upper, self._rows.codes)):
-            listed, options = (
-                ", ".join(each.name for each in known),
-                " ".join(f"--key {each.name}" for each in known),
-            )
+            listed = ", ".join(each.name for each in known)
+            options = " ".join(f"--key {each.name}" for each in known)
             raise SourceError(
                 f"the key of table {self._table.name} is {listed}; name these columns of {self._rows.name}: "
                 f"{options}"

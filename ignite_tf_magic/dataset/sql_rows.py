@@ -18,7 +18,7 @@ from ignite_tf_magic.client.owner_query import RowQuery
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.sql import SqlClient, as_argument
-from ignite_tf_magic.client.sql_types import declared_columns, spelled
+from ignite_tf_magic.client.sql_types import CACHE_OF_TABLE, declared_columns, spelled
 from ignite_tf_magic.dataset.deal import uncounted
 from ignite_tf_magic.dataset.generated_pages import finished, generated
 from ignite_tf_magic.dataset.kept_client import KeptClient
@@ -44,7 +44,6 @@ _OF_ALL_ROWS = re.compile(
     | \b(?:COUNT|SUM|AVG|MIN|MAX|GROUP_CONCAT|ARRAY_AGG|STDDEV\w*|VAR\w*|BOOL_\w+|MEDIAN|SELECTIVITY)\(""",
     re.VERBOSE,
 )
-_CACHE = "SELECT CACHE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
 _UNKNOWN = (TypeCode.NULL, TypeCode.BINARY_OBJECT)
 
 
@@ -70,7 +69,7 @@ def cache_of(connect: ConnectOptions, statement: str, args: Sequence[Any]) -> st
             "write its rows into a table first"
         )
     names = [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in tables[0]]
-    ((cache,),) = sql.query(_CACHE, names).rows
+    ((cache,),) = sql.query(CACHE_OF_TABLE, names).rows
     return str(cache)
 
 

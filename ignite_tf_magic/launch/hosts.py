@@ -21,7 +21,7 @@ from ignite_tf_magic.launch.jobs import (
 )
 from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.link import Pipe, RelayLink, RelayReply, Transport
-from ignite_tf_magic.launch.loop import loop_thread
+from ignite_tf_magic.launch.loop import TURN_S, loop_thread
 
 __all__ = ["Host", "Pipe", "RelayReply", "Transport", "call_all"]
 
@@ -30,7 +30,6 @@ T = TypeVar("T")
 MAX_PAYLOAD_BYTES = 1 << 20
 UNPACKED_LIMIT_BYTES = 4 << 30
 _FRESH_TOKEN_S = 0.5
-_TURN_S = 0.25  # waits take short turns: another thread may receive the signal of a Ctrl-C
 _SLOW_S = 60.0
 
 
@@ -423,7 +422,7 @@ def call_all(
         thread.start()
     for thread in threads:
         while thread.is_alive():
-            thread.join(_TURN_S)
+            thread.join(TURN_S)
     if faults:
         raise faults[0]
     return {name: answers[name] for name in order}

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AGAIN_S = 0.1
-_TURN_S = 0.25
+TURN_S = (
+    0.25  # a wait in the main thread takes short turns: another thread may receive the signal of a Ctrl-C
+)
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:
@@ -59,9 +61,8 @@ class LoopThread:
         from concurrent.futures import wait  # already loaded by asyncio
 
         try:
-            # Wait in short turns, because a thread that is just starting may receive the signal of a Ctrl-C.
             while not future.done():
-                wait([future], _TURN_S)
+                wait([future], TURN_S)
             return future.result()
         except BaseException:
             future.cancel()

@@ -290,11 +290,6 @@ def state_text(run: RunInfo) -> str:
     return f"{run.state.value} ({run.exit_code})" if failed else run.state.value
 
 
-def state_html(run: RunInfo) -> str:
-    """Return HTML of a run's state with a dot of its colour in front."""
-    return dot(state_colour(run.state)) + escape(state_text(run))
-
-
 def duration_text(run: RunInfo, now: datetime) -> str:
     """Return how long a run has lasted, such as 0:03:20; a lost run lasted until it last wrote anything."""
     if run.state is RunState.LOST:

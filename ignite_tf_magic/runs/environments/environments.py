@@ -22,6 +22,7 @@ from typing import Any
 from ignite_tf_magic.errors import EnvironmentFailed, HostError, HostRefused, HostUnreachable
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import HostFacts, Job, JobStatus, ProbeFacts, Renewal
+from ignite_tf_magic.launch.loop import TURN_S
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostWatch
 from ignite_tf_magic.runs.environments import environment_builder
@@ -37,7 +38,6 @@ _JOB, _LOG, _REQUIREMENTS, _PROGRAM = "build", "build.log", "requirements.txt", 
 _LEASE_S = 60.0
 _GONE_S = 5.0
 _POLL_S = 0.02
-_TURN_S = 0.25  # waits take short turns: another thread may receive the signal of a Ctrl-C
 _NUM_LAST_LINES = 20
 
 
@@ -82,7 +82,7 @@ def prepare_environments(
                 for site, host in zip(sites, wanted, strict=True)
             ]
             try:
-                while wait_for(futures, _TURN_S).not_done:
+                while wait_for(futures, TURN_S).not_done:
                     pass
             except BaseException:
                 cancelled.set()  # builds in progress on hosts are ended before this function exits
